@@ -1,0 +1,36 @@
+# Everything here works on a machine that has python3 and nothing else.
+PYTHON ?= python3
+BIN := .venv/bin
+WORKERS ?= auto
+
+.PHONY: help demo test check format clean
+
+help:
+	@echo "make demo    learn which parts of a small network are task-specific (about a minute)"
+	@echo "make test    run the tests"
+	@echo "make check   linter, formatter and type checker"
+	@echo "make format  let ruff rewrite what it can"
+
+.venv/installed: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable ".[tests,dev]"
+	@touch $@
+
+demo: .venv/installed
+	$(BIN)/python examples/sinusoid.py
+
+test: .venv/installed
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+check: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright
+
+format: .venv/installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache

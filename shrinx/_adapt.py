@@ -1,0 +1,66 @@
+"""The entry point of adaptation."""
+
+from collections.abc import Iterable
+
+from jaxtyping import PRNGKeyArray
+
+from ._adjoint import AbstractAdjoint, Unroll
+from ._prior import Prior
+from ._problem import Adapted, make_problem
+from ._select import Selection
+from ._solver import AbstractSolver
+from ._types import Data, LossFn, SampleFn
+
+
+def adapt(
+    loss_fn: LossFn,
+    prior: Prior,
+    data: Data,
+    solver: AbstractSolver,
+    *,
+    num_steps: int,
+    key: PRNGKeyArray | None = None,
+    sample: SampleFn | None = None,
+    trainable: str | Iterable[str] | Selection | None = None,
+    adjoint: AbstractAdjoint = Unroll(),
+) -> Adapted:
+    r"""Adapt to a task: from the prior's mean towards the MAP estimate
+
+    $$ \hat\theta = \arg\min_\theta \; \ell(\theta; \text{data}) + \sum_m \|\theta_m - \phi_m\|^2 / 2\sigma_m^2. $$
+
+    All steps are one `lax.scan`. Memory does not depend on `num_steps` unless the result is differentiated with
+    `Unroll`. `adapt` may be called inside `jit`, `vmap` and `grad`.
+
+    **Arguments:**
+
+    - `loss_fn`: `loss_fn(params, batch)`, the negative log-likelihood of a batch, one number. See
+      [`Prior`][shrinx.Prior] for what its scale (sum or mean) means.
+    - `prior`: where to start and how far each module may go.
+    - `data`: the task's data, a pytree of arrays.
+    - `solver`: [`ProximalGD`][shrinx.ProximalGD] or [`ProximalAdam`][shrinx.ProximalAdam].
+    - `num_steps`: how many steps, at least 1.
+    - `key`, `sample`: with `sample(key, data)` every step draws a mini-batch of its own; without, it sees all data.
+    - `trainable`: names of modules (or a `Selection`) to adapt. The others stay at the mean; no gradient, state or
+      update exists for them.
+    - `adjoint`: how the result is differentiated, if it is: [`Unroll`][shrinx.Unroll],
+      [`Implicit`][shrinx.Implicit] or [`FirstOrder`][shrinx.FirstOrder].
+
+    **Returns:** [`Adapted`][shrinx.Adapted].
+
+    >>> import jax.numpy as jnp, shrinx as sx
+    >>> prior = sx.Prior.create({"slope": jnp.zeros(1), "offset": jnp.zeros(1)}, variance={"slope": 1e4, "offset": 1e4})
+    >>> x = jnp.linspace(-1, 1, 20)
+    >>> def loss_fn(params, batch):
+    ...     x, y = batch
+    ...     return jnp.sum((params["slope"] * x + params["offset"] - y) ** 2)
+    >>> adapted = sx.adapt(loss_fn, prior, (x, 3 * x + 1), sx.ProximalGD(0.02), num_steps=100)
+    >>> adapted.params["slope"].round(2), bool(adapted.residual < 1e-3), int(adapted.failed_step)
+    (Array([3.], dtype=float32), True, -1)
+    >>> only = sx.adapt(loss_fn, prior, (x, 3 * x + 1), sx.ProximalGD(0.02), num_steps=100, trainable="offset")
+    >>> only.params["slope"], only.params["offset"].round(2)
+    (Array([0.], dtype=float32), Array([1.], dtype=float32))
+    """
+    problem = make_problem(
+        loss_fn, prior, data, solver, num_steps=num_steps, key=key, sample=sample, trainable=trainable
+    )
+    return adjoint.adapt(problem)

@@ -1,0 +1,53 @@
+"""Checks of what a caller hands in: one sentence that names the culprit, before anything is compiled."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+
+from ._modules import _named_leaves
+from ._prior import Prior
+from ._types import AnyTree
+
+
+def is_concrete(array: Any) -> bool:
+    """Whether values can be looked at: not so inside `jit`, `vmap` or `grad`."""
+    return not isinstance(array, Tracer)
+
+
+def check_at_least(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"`{name}` must be a Python integer, got {value!r}.")
+    if value < least:
+        raise ValueError(f"`{name}` must be at least {least}, got {value}.")
+
+
+def check_prior(prior: Any) -> None:
+    if not isinstance(prior, Prior):
+        raise TypeError(f"Expected a `Prior`, got {type(prior).__name__}; make one with `Prior.create(params)`.")
+    prior.modules.check(prior.mean, "prior.mean")
+    if prior.log_variance.shape != (len(prior.modules),):
+        raise ValueError(
+            f"`prior.log_variance` has shape {prior.log_variance.shape}; there are {len(prior.modules)} modules."
+        )
+
+
+def check_data(data: AnyTree, what: str) -> None:
+    named = _named_leaves(data)
+    if not named:
+        raise ValueError(f"`{what}` holds no arrays.")
+    empty = [f"'{path}' of shape {jnp.shape(leaf)}" for path, leaf in named if 0 in jnp.shape(leaf)]
+    if empty:
+        raise ValueError(f"`{what}` is empty: {', '.join(empty)}.")
+
+
+def check_scalar_loss(loss_fn: Any, params: AnyTree, batch: AnyTree) -> None:
+    """Trace `loss_fn` once, abstractly: it must give one floating number."""
+    result = jax.eval_shape(loss_fn, params, batch)
+    shape, dtype = getattr(result, "shape", None), getattr(result, "dtype", None)
+    if shape != () or dtype is None or not jnp.issubdtype(dtype, jnp.floating):
+        got = "a " + type(result).__name__ if shape is None else f"shape {shape} and dtype {dtype}"
+        raise ValueError(
+            f"`loss_fn` must return one floating number (shape ()), got {got}; take a sum or a mean over the batch."
+        )

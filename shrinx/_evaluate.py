@@ -1,0 +1,136 @@
+"""Held-out scores: adapt to tasks nobody has learned from and judge the result."""
+
+from collections.abc import Iterable, Mapping
+
+import equinox as eqx
+import jax
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ._check import check_at_least, check_prior
+from ._prior import Prior
+from ._problem import make_problem
+from ._select import Selection
+from ._solver import AbstractSolver
+from ._task import Task, check_tasks
+from ._types import Data, LossFn, SampleFn
+
+
+def evaluate(
+    loss_fn: LossFn,
+    prior: Prior,
+    tasks: Task,
+    solver: AbstractSolver,
+    *,
+    num_steps: int,
+    key: PRNGKeyArray | None = None,
+    sample: SampleFn | None = None,
+    trainable: str | Iterable[str] | Selection | None = None,
+    metric_fn: LossFn | None = None,
+    chunk_size: int | None = None,
+) -> Float[Array, " tasks"]:
+    """Adapt to each task's support set and score the adapted parameters on its query set.
+
+    **Arguments:** as [`adapt`][shrinx.adapt], with `tasks` a batch of tasks; `metric_fn(params, query)`: the score, one
+    number per task, `loss_fn` by default; `chunk_size`: so many tasks at a time.
+
+    **Returns:** the scores, one per task. A task whose adaptation failed is scored where it stopped.
+
+    >>> import jax.numpy as jnp, shrinx as sx
+    >>> loss_fn = lambda theta, x: 0.5 * jnp.sum((theta - x) ** 2)
+    >>> tasks = sx.Task(support=jnp.array([[2.0], [4.0]]), query=jnp.array([[2.0], [4.0]]))
+    >>> sx.evaluate(loss_fn, sx.Prior.create(jnp.zeros(1)), tasks, sx.ProximalGD(0.5), num_steps=60)
+    Array([0.5, 2. ], dtype=float32)
+    """
+    check_prior(prior)
+    if isinstance(trainable, Selection):
+        trainable = trainable.names
+    names = None if trainable is None else (trainable,) if isinstance(trainable, str) else tuple(trainable)
+    if chunk_size is not None:
+        check_at_least("chunk_size", chunk_size, 1)
+    return _evaluate(loss_fn, metric_fn or loss_fn, prior, tasks, solver, num_steps, key, sample, names, chunk_size)
+
+
+def ablate(
+    loss_fn: LossFn,
+    prior: Prior,
+    tasks: Task,
+    solver: AbstractSolver,
+    *,
+    num_steps: int,
+    subsets: Mapping[str, str | Iterable[str]] | None = None,
+    key: PRNGKeyArray | None = None,
+    sample: SampleFn | None = None,
+    metric_fn: LossFn | None = None,
+    chunk_size: int | None = None,
+) -> dict[str, Float[Array, " tasks"]]:
+    """Held-out scores when only some modules adapt: does a large variance mean that the module matters?
+
+    **Arguments:** as [`evaluate`][shrinx.evaluate]; `subsets`: from a label to the modules that adapt, by default each
+    module alone under its own name.
+
+    **Returns:** label -> scores, one per task.
+
+    >>> import jax.numpy as jnp, shrinx as sx
+    >>> loss_fn = lambda p, x: jnp.sum((p["a"] + p["b"] - x) ** 2)
+    >>> prior = sx.Prior.create({"a": jnp.zeros(1), "b": jnp.zeros(1)}, variance={"a": 100.0, "b": 1e-4})
+    >>> tasks = sx.Task(support=jnp.array([[1.0]]), query=jnp.array([[1.0]]))
+    >>> scores = sx.ablate(loss_fn, prior, tasks, sx.ProximalGD(0.1), num_steps=50)
+    >>> {name: round(float(score[0]), 2) for name, score in scores.items()}
+    {'a': 0.0, 'b': 1.0}
+    """
+    check_prior(prior)
+    chosen = {name: name for name in prior.modules.names} if subsets is None else subsets
+    for names in chosen.values():
+        prior.modules.indices(names)
+
+    def score(names: str | Iterable[str]) -> Float[Array, " tasks"]:
+        return evaluate(
+            loss_fn,
+            prior,
+            tasks,
+            solver,
+            num_steps=num_steps,
+            key=key,
+            sample=sample,
+            trainable=names,
+            metric_fn=metric_fn,
+            chunk_size=chunk_size,
+        )
+
+    return {label: score(names) for label, names in chosen.items()}
+
+
+@eqx.filter_jit
+def _evaluate(
+    loss_fn: LossFn,
+    metric_fn: LossFn,
+    prior: Prior,
+    tasks: Task,
+    solver: AbstractSolver,
+    num_steps: int,
+    key: PRNGKeyArray | None,
+    sample: SampleFn | None,
+    trainable: tuple[str, ...] | None,
+    chunk_size: int | None,
+) -> Float[Array, " tasks"]:
+    num_tasks = check_tasks(tasks)
+    if tasks.query is None:
+        raise ValueError("Scores are taken on `task.query`, which is missing.")
+    keys = None if key is None else jax.random.split(key, num_tasks)
+
+    def score(inputs: tuple[Data, Data, PRNGKeyArray | None]) -> Float[Array, ""]:
+        support, query, task_key = inputs
+        problem = make_problem(
+            loss_fn,
+            prior,
+            support,
+            solver,
+            num_steps=num_steps,
+            key=task_key,
+            sample=sample,
+            trainable=trainable,
+            what="task.support",
+        )
+        return metric_fn(problem.run(prior).params, query)
+
+    return jax.lax.map(score, (tasks.support, tasks.query, keys), batch_size=chunk_size or num_tasks)

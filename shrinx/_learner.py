@@ -1,0 +1,338 @@
+"""The outer loop: mean meta-gradient over a batch of tasks, and the update of the prior."""
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, cast
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from ._check import check_at_least, check_prior
+from ._linear import LinearStats
+from ._metagradient import AbstractMetaGradient
+from ._prior import Prior, inverse_gamma_penalty
+from ._problem import make_problem
+from ._solver import AbstractSolver
+from ._task import Task, check_tasks
+from ._tree import all_finite, tree_norm, tree_where
+from ._types import Data, LossFn, SampleFn, Scalar
+
+
+class LearnerState(NamedTuple):
+    """What meta-learning carries from update to update: the prior, the optimisers' states, the number of updates."""
+
+    prior: Prior
+    opt_state: Any
+    step: Int[Array, ""]
+
+
+class LearnerInfo(NamedTuple):
+    """What an update saw, task by task. Nothing in here is needed to go on.
+
+    `query_loss` is the mean over the healthy tasks. `healthy` is false for a task that was left out of the mean: its
+    loss or gradient was not finite, or its adaptation diverged; `num_failed` counts them. `residual` says how far
+    from converged each adaptation was (see `Adapted`), `gradient_norm` how large each meta-gradient of the mean was
+    before clipping, and `linear` how the linear solves went, where there were any.
+    """
+
+    query_loss: Scalar
+    num_failed: Int[Array, ""]
+    query_losses: Float[Array, " tasks"]
+    support_losses: Float[Array, " tasks"]
+    healthy: Bool[Array, " tasks"]
+    failed_step: Int[Array, " tasks"]
+    residual: Float[Array, " tasks"]
+    gradient_norm: Float[Array, " tasks"]
+    linear: LinearStats | None
+
+
+class Learner(eqx.Module):
+    r"""A meta-learner: `state = init(prior)`, then `state, info = update(loss_fn, state, tasks, key=key)`.
+
+    All algorithms of the library are this one class with different parts; the functions `sigma_maml`, `sigma_imaml`,
+    `sigma_reptile`, `maml`, `fomaml`, `imaml`, `reptile` and `meta_sgd` put it together.
+
+    **Arguments:**
+
+    - `meta_gradient`: [`Predictive`][shrinx.Predictive] or [`Reptile`][shrinx.Reptile].
+    - `solver`, `num_steps`: the inner loop.
+    - `optimiser`: an optax optimiser for the mean.
+    - `variance_optimiser`: one for the log-variances; `None` keeps them fixed.
+    - `rate_optimiser`, `rates`: one for learned step sizes, and whether there is one rate per `"parameter"` or per
+      `"module"` (Meta-SGD).
+    - `variance`: impose this variance on all modules, whatever the prior given to `init` says (MAML is `inf`).
+    - `learned`: names of the modules whose variance is learned; all by default. Variances of 0 and inf never move.
+    - `warmup`: hold the variances for so many updates.
+    - `variance_range`: learned variances are clipped to it after every update.
+    - `regulariser`: β of the [`inverse_gamma_penalty`][shrinx.inverse_gamma_penalty] on the variances, added in
+      `update`, not in `gradient`. The paper uses 1e-5 and 1e-7; the default is none.
+    - `max_task_norm`: clip each task's meta-gradient to this norm, mean and log-variances each by themselves.
+    - `divergence`: a task is left out when its loss grew and its gradient grew more than so many times; `inf` keeps all
+      finite ones. A task with a non-finite loss or gradient is always left out.
+    - `sample`: `sample(key, support)` draws the mini-batch of an inner step (and of the Hessian). All data by default.
+    - `query_sample`: the same for the query set.
+    - `trainable`: names of the modules that adapt in the inner loop; the rest are shared by all tasks.
+    - `chunk_size`: adapt so many tasks at a time (under `vmap`) and the chunks one after the other, to save memory.
+
+    >>> import jax.numpy as jnp, optax, shrinx as sx
+    >>> learner = sx.sigma_maml(sx.ProximalGD(0.1), num_steps=20, optimiser=optax.sgd(0.1),
+    ...                         variance_optimiser=optax.sgd(0.1))
+    >>> state = learner.init(sx.Prior.create(jnp.zeros(1), variance=0.5))
+    >>> loss_fn = lambda theta, x: 0.5 * jnp.sum((theta - x) ** 2)
+    >>> tasks = sx.Task(support=jnp.array([[1.0], [3.0]]), query=jnp.array([[1.5], [2.5]]))
+    >>> state, info = learner.update(loss_fn, state, tasks)
+    >>> int(state.step), info.healthy
+    (1, Array([ True,  True], dtype=bool))
+    """
+
+    meta_gradient: AbstractMetaGradient
+    solver: AbstractSolver
+    num_steps: int = eqx.field(static=True, kw_only=True)
+    optimiser: optax.GradientTransformation = eqx.field(static=True, kw_only=True)
+    variance_optimiser: optax.GradientTransformation | None = eqx.field(static=True, kw_only=True, default=None)
+    rate_optimiser: optax.GradientTransformation | None = eqx.field(static=True, kw_only=True, default=None)
+    rates: Literal["parameter", "module"] | None = eqx.field(static=True, kw_only=True, default=None)
+    variance: float | None = eqx.field(static=True, kw_only=True, default=None)
+    learned: tuple[str, ...] | None = eqx.field(static=True, kw_only=True, default=None)
+    warmup: int = eqx.field(static=True, kw_only=True, default=0)
+    variance_range: tuple[float, float] = eqx.field(static=True, kw_only=True, default=(1e-5, 1e5))
+    regulariser: float = eqx.field(kw_only=True, default=0.0)
+    max_task_norm: float | None = eqx.field(kw_only=True, default=None)
+    divergence: float = eqx.field(kw_only=True, default=1e3)
+    sample: SampleFn | None = eqx.field(static=True, kw_only=True, default=None)
+    query_sample: SampleFn | None = eqx.field(static=True, kw_only=True, default=None)
+    trainable: tuple[str, ...] | None = eqx.field(static=True, kw_only=True, default=None)
+    chunk_size: int | None = eqx.field(static=True, kw_only=True, default=None)
+
+    def __check_init__(self):
+        check_at_least("num_steps", self.num_steps, 1)
+        check_at_least("warmup", self.warmup, 0)
+        if self.chunk_size is not None:
+            check_at_least("chunk_size", self.chunk_size, 1)
+        if self.variance is not None and not self.variance >= 0:
+            raise ValueError(f"`variance` must be 0 or greater, got {self.variance}.")
+        low, high = self.variance_range
+        if not 0 < low < high:
+            raise ValueError(f"`variance_range` must be an interval of positive numbers, got {self.variance_range}.")
+        if self.rates not in (None, "parameter", "module"):
+            raise ValueError(f"`rates` must be None, 'parameter' or 'module', got {self.rates!r}.")
+        if (self.rates is None) != (self.rate_optimiser is None):
+            raise ValueError("Learned `rates` and a `rate_optimiser` go together.")
+
+    def init(self, prior: Prior) -> LearnerState:
+        """The state before the first update. What this learner fixes (see `variance`, `rates`) is imposed here."""
+        prior = self._prepare(prior)
+        opt_state = _OptState(
+            mean=self.optimiser.init(prior.mean),
+            variance=None if self.variance_optimiser is None else self.variance_optimiser.init(prior.log_variance),
+            rates=None if self.rate_optimiser is None else self.rate_optimiser.init(cast(Any, prior.rates)),
+        )
+        return LearnerState(prior=prior, opt_state=opt_state, step=jnp.zeros((), jnp.int32))
+
+    def gradient(
+        self, loss_fn: LossFn, prior: Prior, tasks: Task, *, key: PRNGKeyArray | None = None
+    ) -> tuple[Prior, LearnerInfo]:
+        """The mean meta-gradient over the healthy tasks, as a `Prior`, before regulariser and optimiser.
+
+        **Arguments:** `loss_fn(params, batch)`; `prior`; `tasks`, a `Task` with a leading task axis; `key`, needed
+        when mini-batches are drawn. Compiled once per `loss_fn` and shapes: pass the same function, not a new lambda.
+        """
+        prior = self._prepare(prior)
+        self.meta_gradient.check(prior, _query_of(tasks))
+        return _gradient(self, loss_fn, prior, tasks, key)
+
+    def update(
+        self, loss_fn: LossFn, state: LearnerState, tasks: Task, *, key: PRNGKeyArray | None = None
+    ) -> tuple[LearnerState, LearnerInfo]:
+        """One meta-update; arguments as in `gradient`. If no task is healthy, prior and optimisers stay as they are."""
+        check_prior(state.prior)
+        self.meta_gradient.check(state.prior, _query_of(tasks))
+        return _update(self, loss_fn, state, tasks, key)
+
+    def _prepare(self, prior: Prior) -> Prior:
+        check_prior(prior)
+        for names in (self.learned, self.trainable):
+            prior.modules.indices(names or ())
+        log_variance, rates = prior.log_variance, prior.rates
+        if self.variance is not None:
+            imposed = math.log(self.variance) if self.variance > 0 else -math.inf
+            log_variance = jnp.full_like(log_variance, imposed)
+        if self.rates is not None and rates is None:
+            per_module = self.rates == "module"
+            rates = jnp.ones_like(log_variance) if per_module else jax.tree.map(jnp.ones_like, prior.mean)
+        return Prior(mean=prior.mean, log_variance=log_variance, modules=prior.modules, rates=rates)
+
+
+class _OptState(NamedTuple):
+    mean: Any
+    variance: Any
+    rates: Any
+
+
+class _TaskInfo(NamedTuple):
+    query_loss: Array
+    support_loss: Array
+    healthy: Array
+    failed_step: Array
+    residual: Array
+    gradient_norm: Array
+    linear: LinearStats | None
+
+
+@eqx.filter_jit
+def _gradient(
+    learner: Learner, loss_fn: LossFn, prior: Prior, tasks: Task, key: PRNGKeyArray | None
+) -> tuple[Prior, LearnerInfo]:
+    num_tasks = check_tasks(tasks)
+    if key is None and (learner.sample is not None or learner.query_sample is not None):
+        raise ValueError("`sample` and `query_sample` draw random batches and need a `key`.")
+    keys = None if key is None else jax.random.split(key, num_tasks)
+
+    def of_task(inputs: tuple[Task, Any]) -> tuple[Prior, _TaskInfo]:
+        return _of_task(learner, loss_fn, prior, *inputs)
+
+    total, info = _sum_over_tasks(of_task, (tasks, keys), num_tasks, learner.chunk_size)
+    num_healthy = jnp.sum(info.healthy, dtype=jnp.int32)
+    gradient = jax.tree.map(lambda g: g / jnp.maximum(num_healthy, 1).astype(g.dtype), total)
+    losses = jnp.where(info.healthy, info.query_loss, 0)
+    mean_loss = jnp.sum(losses) / num_healthy.astype(losses.dtype)
+    return gradient, LearnerInfo(
+        query_loss=mean_loss,
+        num_failed=num_tasks - num_healthy,
+        query_losses=info.query_loss,
+        support_losses=info.support_loss,
+        healthy=info.healthy,
+        failed_step=info.failed_step,
+        residual=info.residual,
+        gradient_norm=info.gradient_norm,
+        linear=info.linear,
+    )
+
+
+def _of_task(learner: Learner, loss_fn: LossFn, prior: Prior, task: Task, key: Any) -> tuple[Prior, _TaskInfo]:
+    support_key, query_key = (None, None) if key is None else jax.random.split(key)
+    problem = make_problem(
+        loss_fn,
+        prior,
+        task.support,
+        learner.solver,
+        num_steps=learner.num_steps,
+        key=support_key,
+        sample=learner.sample,
+        trainable=learner.trainable,
+        what="task.support",
+    )
+    query = task.query
+    if query is not None and learner.query_sample is not None:
+        query = learner.query_sample(query_key, query)
+    gradient, adapted, query_loss, linear = learner.meta_gradient.of_task(problem, query)
+    norm = tree_norm(gradient.mean)
+    exploded = (adapted.residual > learner.divergence) & ~(adapted.losses[-1] <= adapted.losses[0])
+    judged = jnp.isfinite(query_loss) if query is not None else True
+    healthy = (adapted.failed_step < 0) & ~exploded & judged & all_finite(gradient)
+    if learner.max_task_norm is not None:
+        gradient = _clip(gradient, norm, learner.max_task_norm)
+    gradient = tree_where(healthy, gradient, jax.tree.map(jnp.zeros_like, gradient))
+    return gradient, _TaskInfo(
+        query_loss=query_loss,
+        support_loss=adapted.losses[-1],
+        healthy=healthy,
+        failed_step=adapted.failed_step,
+        residual=adapted.residual,
+        gradient_norm=norm,
+        linear=linear,
+    )
+
+
+def _clip(gradient: Prior, norm: Array, largest: float) -> Prior:
+    def to_norm(tree: Any, norm: Array) -> Any:
+        scale = jnp.minimum(1, largest / jnp.maximum(norm, jnp.finfo(norm.dtype).tiny))
+        return jax.tree.map(lambda g: g * scale.astype(g.dtype), tree)
+
+    # Apart, because σ-Reptile divides the mean's part by σ² and the two would drown each other.
+    return Prior(
+        mean=to_norm(gradient.mean, norm),
+        log_variance=to_norm(gradient.log_variance, tree_norm(gradient.log_variance)),
+        modules=gradient.modules,
+        rates=None if gradient.rates is None else to_norm(gradient.rates, tree_norm(gradient.rates)),
+    )
+
+
+def _sum_over_tasks(
+    of_task: Callable[[Any], tuple[Prior, _TaskInfo]], inputs: Any, num_tasks: int, chunk_size: int | None
+) -> tuple[Prior, _TaskInfo]:
+    def of_chunk(chunk: Any) -> tuple[Prior, _TaskInfo]:
+        gradients, infos = jax.vmap(of_task)(chunk)
+        return jax.tree.map(lambda g: jnp.sum(g, axis=0), gradients), infos
+
+    if chunk_size is None or chunk_size >= num_tasks:
+        return of_chunk(inputs)
+    count = num_tasks // chunk_size
+    cut = count * chunk_size
+    chunks = jax.tree.map(lambda x: x[:cut].reshape((count, chunk_size, *x.shape[1:])), inputs)
+
+    def accumulate(total: Prior, chunk: Any) -> tuple[Prior, _TaskInfo]:
+        gradient, info = of_chunk(chunk)
+        return jax.tree.map(jnp.add, total, gradient), info
+
+    shapes = jax.eval_shape(of_chunk, jax.tree.map(lambda x: x[0], chunks))[0]
+    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    total, infos = jax.lax.scan(accumulate, zeros, chunks)
+    infos = jax.tree.map(lambda x: x.reshape((cut, *x.shape[2:])), infos)
+    if cut < num_tasks:
+        rest, rest_infos = of_chunk(jax.tree.map(lambda x: x[cut:], inputs))
+        total = jax.tree.map(jnp.add, total, rest)
+        infos = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), infos, rest_infos)
+    return total, infos
+
+
+@eqx.filter_jit
+def _update(
+    learner: Learner, loss_fn: LossFn, state: LearnerState, tasks: Task, key: PRNGKeyArray | None
+) -> tuple[LearnerState, LearnerInfo]:
+    prior, opt_state = state.prior, state.opt_state
+    gradient, info = _gradient(learner, loss_fn, prior, tasks, key)
+    mean, mean_state = _apply(learner.optimiser, gradient.mean, opt_state.mean, prior.mean)
+    log_variance, variance_state = prior.log_variance, opt_state.variance
+    if learner.variance_optimiser is not None:
+        log_variance, variance_state = _update_variance(learner, gradient.log_variance, state)
+    rates, rates_state = prior.rates, opt_state.rates
+    if learner.rate_optimiser is not None:
+        rates, rates_state = _apply(learner.rate_optimiser, gradient.rates, opt_state.rates, prior.rates)
+    new = (
+        Prior(mean=mean, log_variance=log_variance, modules=prior.modules, rates=rates),
+        _OptState(mean=mean_state, variance=variance_state, rates=rates_state),
+    )
+    prior, opt_state = tree_where(jnp.any(info.healthy), new, (prior, opt_state))
+    return LearnerState(prior=prior, opt_state=opt_state, step=state.step + 1), info
+
+
+def _apply(optimiser: optax.GradientTransformation, gradient: Any, state: Any, value: Any) -> tuple[Any, Any]:
+    updates, state = optimiser.update(gradient, state, value)
+    return optax.apply_updates(value, updates), state
+
+
+def _update_variance(learner: Learner, gradient: Array, state: LearnerState) -> tuple[Array, Any]:
+    assert learner.variance_optimiser is not None
+    prior, opt_state = state.prior, state.opt_state.variance
+    old = prior.log_variance
+    learned = np.ones(len(prior.modules), dtype=bool)
+    if learner.learned is not None:
+        learned = np.isin(np.arange(len(prior.modules)), prior.modules.indices(learner.learned))
+    moving = learned & jnp.isfinite(old)
+    penalty = jax.grad(inverse_gamma_penalty)(old, learner.regulariser)
+    gradient = jnp.where(moving, gradient + penalty, 0)
+    new, new_state = _apply(learner.variance_optimiser, gradient, opt_state, old)
+    low, high = learner.variance_range
+    new = jnp.where(moving, jnp.clip(new, math.log(low), math.log(high)), old)
+    return tree_where(state.step < learner.warmup, (old, opt_state), (new, new_state))
+
+
+def _query_of(tasks: Any) -> Data | None:
+    if not isinstance(tasks, Task):
+        raise TypeError(f"Expected a `Task(support=..., query=...)`, got {type(tasks).__name__}.")
+    return tasks.query

@@ -1,0 +1,244 @@
+"""The Gaussian prior over task parameters: what meta-learning learns and what adaptation is held by."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Bool, Float
+
+from ._modules import Modules, Restriction, accumulation_dtype, by_layer
+from ._types import AnyTree, Params, Scalar
+
+
+class Prior(eqx.Module):
+    r"""A Gaussian prior per module, $\theta_m \sim \mathcal{N}(\phi_m, \sigma_m^2 I)$.
+
+    Everything that is learned across tasks lives here: where adaptation starts (`mean`, φ), how far each module may
+    move (`log_variance`, log σ²) and, for Meta-SGD only, how fast (`rates`). A meta-gradient is a `Prior` too.
+
+    Both limits are exact, in value and in derivative. Variance 0 (`log_variance = -inf`) freezes a module; variance
+    +inf is no prior at all. Neither is moved by a meta-optimiser.
+
+    **The scale of the loss.** The prior is relative to `loss_fn` as it is given. When `loss_fn` is the *sum* of the
+    negative log-likelihoods of the support set, σ² is the variance of the Bayesian model. When it is their *mean*
+    over N examples (the custom with networks), the same behaviour has a variance N times larger: scaling the loss
+    by c equals scaling all variances by 1/c (and the step size of gradient descent likewise).
+
+    **Attributes:**
+
+    - `mean`: parameters shared by all tasks.
+    - `log_variance`: one number per module, shape `[modules]`.
+    - `modules`: the partition of the parameters.
+    - `rates`: multipliers of the solver's step size, per module (`[modules]`) or per parameter (a tree like `mean`);
+      `None` means 1.
+
+    >>> import jax.numpy as jnp, shrinx as sx
+    >>> prior = sx.Prior.create({"w": jnp.ones(3), "b": jnp.zeros(1)}, variance={"w": 4.0, "b": 0.0})
+    >>> prior.modules.names, prior.variance
+    (('b', 'w'), Array([0., 4.], dtype=float32))
+    """
+
+    mean: Params
+    log_variance: Float[Array, " modules"]
+    modules: Modules = eqx.field(static=True)
+    rates: Params | None = None
+
+    @staticmethod
+    def create(
+        params: AnyTree,
+        *,
+        modules: Modules | None = None,
+        variance: ArrayLike | Mapping[str, float] = 1.0,
+    ) -> "Prior":
+        """A prior around `params`.
+
+        **Arguments:**
+
+        - `params`: a pytree of floating arrays, the first mean.
+        - `modules`: their partition; `by_layer(params)` by default.
+        - `variance`: one number for all modules, an array of shape `[modules]`, or a mapping from every module's
+          name to its variance. Zero freezes a module, `inf` removes the prior from it.
+
+        **Returns:** a `Prior`.
+        """
+        modules = by_layer(params) if modules is None else modules
+        modules.check(params)
+        mean = jax.tree.map(jnp.asarray, params)
+        dtype = accumulation_dtype(mean)
+        with np.errstate(divide="ignore"):
+            log_variance = np.log(_checked_variance(variance, modules))
+        return Prior(mean=mean, log_variance=jnp.asarray(log_variance, dtype), modules=modules)
+
+    @property
+    def variance(self) -> Float[Array, " modules"]:
+        return jnp.exp(self.log_variance)
+
+    @property
+    def frozen(self) -> Bool[Array, " modules"]:
+        """Modules with variance 0."""
+        return jnp.isneginf(self.log_variance)
+
+    def displacement(self, params: Params) -> Params:
+        """θ - φ."""
+        return jax.tree.map(jnp.subtract, params, self.mean)
+
+    def at(self, displacement: Params) -> Params:
+        """φ + δ."""
+        return jax.tree.map(jnp.add, self.mean, displacement)
+
+    def precision(self) -> Float[Array, " modules"]:
+        """1/σ² of every module; 0 for the frozen ones, whose displacement is 0 anyway."""
+        finite = jnp.where(self.frozen, jnp.inf, self.log_variance)
+        return jnp.exp(-finite)
+
+    def module_energy(self, params: Params) -> Float[Array, " modules"]:
+        """`energy`, module by module."""
+        dtype = self.log_variance.dtype
+        squares = self.modules.sum(jax.tree.map(lambda d: jnp.square(d.astype(dtype)), self.displacement(params)))
+        forbidden = jnp.where(squares > 0, jnp.inf, 0.0).astype(squares.dtype)
+        return jnp.where(self.frozen, forbidden, 0.5 * self.precision() * squares)
+
+    def energy(self, params: Params) -> Scalar:
+        r"""The quadratic part of the negative log density, $\sum_m \|\theta_m - \phi_m\|^2 / 2\sigma_m^2$.
+
+        This is what is added to the loss of a task. It is infinite where a frozen module has moved.
+
+        >>> import jax.numpy as jnp, shrinx as sx
+        >>> sx.Prior.create(jnp.zeros(2), variance=0.5).energy(jnp.array([3.0, 4.0]))
+        Array(25., dtype=float32)
+        """
+        return jnp.sum(self.module_energy(params))
+
+    def log_density(self, params: Params) -> Scalar:
+        r"""$\log p(\theta | \phi, \sigma^2) = -\sum_m [\tfrac{D_m}{2}\log(2\pi\sigma_m^2)] - \mathrm{energy}(\theta)$.
+
+        At the mean it grows without bound as a variance goes to 0. That is why the variances must not be estimated
+        by maximising the joint density (the paper's first lemma).
+
+        >>> import jax.numpy as jnp, shrinx as sx
+        >>> sx.Prior.create(jnp.zeros(2)).log_density(jnp.zeros(2)).round(2)
+        Array(-1.84, dtype=float32)
+        """
+        sizes = jnp.asarray(self.modules.sizes, self.log_variance.dtype)
+        normaliser = 0.5 * sizes * (math.log(2 * math.pi) + self.log_variance)
+        return -jnp.sum(normaliser) - self.energy(params)
+
+    def steps(self, rate: ArrayLike) -> Params:
+        """The step size of every parameter: `rate`, times the learned `rates` where there are any.
+
+        The leaves have the dtype of the prior's variances and broadcast against the leaves of `mean`.
+        """
+        rate = jnp.asarray(rate, self.log_variance.dtype)
+        if self.rates is None:
+            return self.modules.expand(jnp.full(len(self.modules), rate))
+        rates = self.modules.expand(self.rates) if self.has_module_rates else self.rates
+        return jax.tree.map(lambda r: rate * r.astype(rate.dtype), rates)
+
+    @property
+    def has_module_rates(self) -> bool:
+        shape = (len(self.modules),)
+        if not isinstance(self.rates, jax.Array) or self.rates.shape != shape:
+            return False
+        # A lone array of parameters has rates of its own shape; with one module per entry both readings agree.
+        return not (isinstance(self.mean, jax.Array) and self.mean.shape == shape)
+
+    def shrink(self, displacement: Params, steps: Params) -> Params:
+        """The proximal step as seen from the mean: δ / (1 + step/σ²), with `steps` as made by `self.steps`."""
+
+        def shrink_leaf(delta, log_variance, step):
+            return delta * _shrinkage(log_variance, step).astype(delta.dtype)
+
+        return jax.tree.map(shrink_leaf, displacement, self.modules.expand(self.log_variance), steps)
+
+    def prox(self, params: Params, step_size: ArrayLike) -> Params:
+        r"""The proximal step of `energy`: $\phi + (\theta - \phi) / (1 + \alpha/\sigma^2)$.
+
+        It is the minimiser over x of `energy(x) + |x - params|² / (2 step_size)`.
+
+        >>> import jax.numpy as jnp, shrinx as sx
+        >>> sx.Prior.create(jnp.zeros(2), variance=1.0).prox(jnp.array([2.0, 4.0]), 1.0)
+        Array([1., 2.], dtype=float32)
+        """
+        steps = self.steps(step_size)
+
+        def prox_leaf(theta, phi, log_variance, step):
+            factor = _shrinkage(log_variance, step).astype(theta.dtype)
+            # phi + (theta - phi) need not round to theta.
+            return jnp.where(factor == 1, theta, phi + (theta - phi) * factor)
+
+        return jax.tree.map(prox_leaf, params, self.mean, self.modules.expand(self.log_variance), steps)
+
+    def restrict(self, names: str | Iterable[str]) -> tuple["Prior", Restriction]:
+        """The prior of some modules only, and the `Restriction` that cuts and merges trees accordingly."""
+        restriction = self.modules.restrict(names)
+        rows = np.asarray(restriction.indices, np.int32)
+        rates = self.rates
+        if rates is not None:
+            rates = rates[rows] if self.has_module_rates else restriction.extract(rates)
+        prior = Prior(
+            mean=restriction.extract(self.mean),
+            log_variance=self.log_variance[rows],
+            modules=restriction.part,
+            rates=rates,
+        )
+        return prior, restriction
+
+    def freeze_all_but(self, names: str | Iterable[str]) -> "Prior":
+        """The same prior with variance 0 in every module outside `names`."""
+        free = np.zeros(len(self.modules), dtype=bool)
+        free[list(self.modules.indices(names))] = True
+        log_variance = jnp.where(free, self.log_variance, -jnp.inf)
+        return Prior(mean=self.mean, log_variance=log_variance, modules=self.modules, rates=self.rates)
+
+
+def inverse_gamma_penalty(log_variance: Float[Array, " modules"], scale: float) -> Scalar:
+    r"""A weak regulariser that pulls idle variances down, $-\beta \log \mathrm{IG}(\sigma^2; 1, \beta)$.
+
+    Up to a constant, with shape 1 and scale β this is $\sum_m \beta (2 \log \sigma_m^2 + \beta / \sigma_m^2)$, which
+    is smallest at σ² = β/2.
+    (The paper prints the sign of the penalty the other way round; it is meant to shrink.)
+
+    **Arguments:** `log_variance`, shape `[modules]`; `scale`, β. Infinite variances contribute nothing.
+
+    **Returns:** a scalar to add to the meta-loss.
+
+    >>> import jax.numpy as jnp, shrinx as sx
+    >>> sx.inverse_gamma_penalty(jnp.zeros(2), scale=0.5)
+    Array(0.5, dtype=float32)
+    """
+    finite = jnp.isfinite(log_variance)
+    log_variance = jnp.where(finite, log_variance, 0.0)
+    penalty = scale * (2 * log_variance + scale * jnp.exp(-log_variance))
+    return jnp.sum(jnp.where(finite, penalty, 0.0))
+
+
+def _shrinkage(log_variance: Array, step: Array) -> Array:
+    # 1 / (1 + step/σ²) written as a sigmoid: neither overflows for any σ² nor has a NaN among its derivatives.
+    forward = step > 0
+    factor = jax.nn.sigmoid(log_variance - jnp.log(jnp.where(forward, step, 1)))
+    # A step that is not positive (a schedule at its end, a learned rate that crossed 0) has no proximal step.
+    return jnp.where(jnp.isneginf(log_variance), 0, jnp.where(forward, factor, 1))
+
+
+def _checked_variance(variance: Any, modules: Modules) -> np.ndarray:
+    if isinstance(variance, Mapping):
+        unknown = [name for name in variance if name not in modules.names]
+        missing = [name for name in modules.names if name not in variance]
+        if unknown or missing:
+            raise ValueError(
+                f"`variance` must name every module once: unknown {unknown}, missing {missing}; "
+                f"known: {list(modules.names)}."
+            )
+        variance = [variance[name] for name in modules.names]
+    values = np.asarray(variance, dtype=np.float64)
+    if values.shape not in ((), (len(modules),)):
+        raise ValueError(f"`variance` has shape {values.shape}; expected one number or shape ({len(modules)},).")
+    values = np.broadcast_to(values, (len(modules),))
+    wrong = {name: float(v) for name, v in zip(modules.names, values, strict=True) if not v >= 0}
+    if wrong:
+        raise ValueError(f"Variances must be 0 or greater, got {wrong}.")
+    return values

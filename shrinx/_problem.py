@@ -1,0 +1,156 @@
+"""One task to adapt to, and the loop that does it: the MAP estimate under the prior, by one scan."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from ._check import check_at_least, check_data, check_prior, check_scalar_loss
+from ._modules import Restriction
+from ._prior import Prior
+from ._select import Selection
+from ._solver import AbstractSolver
+from ._tree import tree_where
+from ._types import Data, LossFn, Params, SampleFn
+
+
+class Adapted(eqx.Module):
+    """The result of adapting to one task.
+
+    **Attributes:**
+
+    - `params`: θ̂, the adapted parameters (all of them, adapted or not).
+    - `displacement`: θ̂ - φ, exact even where it is below the rounding of φ.
+    - `losses`: `[num_steps]`, the loss of each step's batch before that step.
+    - `gradient_norms`: `[num_steps]`, the norm of the gradient of loss plus energy, likewise.
+    - `failed_step`: the first step that met a non-finite loss or gradient, after which nothing moved; -1 if none did.
+    """
+
+    params: Params
+    displacement: Params
+    losses: Float[Array, " steps"]
+    gradient_norms: Float[Array, " steps"]
+    failed_step: Int[Array, ""]
+
+    @property
+    def residual(self) -> Float[Array, "..."]:
+        """How far from converged: the last gradient norm relative to the first. 1 at the start, 0 at the optimum."""
+        first = self.gradient_norms[..., 0]
+        return self.gradient_norms[..., -1] / jnp.where(first > 0, first, 1)
+
+
+class Problem(eqx.Module):
+    """One task to adapt to: all of `adapt`'s arguments, so that an adjoint can run it and differentiate it."""
+
+    loss_fn: LossFn
+    prior: Prior
+    data: Data
+    solver: AbstractSolver
+    key: PRNGKeyArray | None
+    num_steps: int = eqx.field(static=True)
+    sample: SampleFn | None = None
+    trainable: tuple[str, ...] | None = eqx.field(default=None, static=True)
+
+    def batch(self, step: Any) -> Data:
+        """The data of a step; `num_steps` and beyond are fresh batches that adaptation has not used."""
+        if self.sample is None:
+            return self.data
+        assert self.key is not None
+        return self.sample(jax.random.fold_in(self.key, step), self.data)
+
+    def run(self, prior: Prior, *, segment: int | None = None) -> Adapted:
+        """Adapt from `prior`. With `segment`, a reverse pass stores the state only once in so many steps."""
+        part, restriction = (prior, None) if self.trainable is None else prior.restrict(self.trainable)
+
+        def step(carry, index):
+            displacement, state, failed_step = carry
+            batch = self.batch(index)
+
+            def objective(delta: Params) -> Array:
+                return self.loss_fn(_complete(part.at(delta), restriction, prior), batch)
+
+            moved, new_state, info = self.solver.step(objective, displacement, state, part)
+            healthy = jnp.isfinite(info.loss) & jnp.isfinite(info.gradient_norm)
+            failed_step = jnp.where((failed_step < 0) & ~healthy, index, failed_step)
+            moved, new_state = tree_where(failed_step < 0, (moved, new_state), (displacement, state))
+            return (moved, new_state, failed_step), info
+
+        zeros = jax.tree.map(jnp.zeros_like, part.mean)
+        start = (zeros, self.solver.init(part), jnp.full((), -1, jnp.int32))
+        (displacement, _, failed_step), info = _scan(step, start, self.num_steps, segment)
+        if restriction is not None:
+            displacement = restriction.merge(displacement, jax.tree.map(jnp.zeros_like, prior.mean))
+        return Adapted(
+            params=prior.at(displacement),
+            displacement=displacement,
+            losses=info.loss,
+            gradient_norms=info.gradient_norm,
+            failed_step=failed_step,
+        )
+
+
+def make_problem(
+    loss_fn: LossFn,
+    prior: Prior,
+    data: Data,
+    solver: AbstractSolver,
+    *,
+    num_steps: int,
+    key: PRNGKeyArray | None,
+    sample: SampleFn | None,
+    trainable: str | Iterable[str] | Selection | None,
+    what: str = "data",
+) -> Problem:
+    """Check the arguments of `adapt` and bundle them."""
+    check_prior(prior)
+    check_at_least("num_steps", num_steps, 1)
+    check_data(data, what)
+    if not isinstance(solver, AbstractSolver):
+        raise TypeError(f"`solver` must be an inner solver such as `ProximalGD(0.1)`, got {type(solver).__name__}.")
+    if sample is not None and key is None:
+        raise ValueError("`sample` draws random batches and needs a `key`.")
+    names = None
+    if trainable is not None:
+        chosen = trainable.names if isinstance(trainable, Selection) else trainable
+        names = tuple(prior.modules.names[index] for index in prior.modules.indices(chosen))
+        if not names:
+            raise ValueError(f"`trainable` names no module; known: {list(prior.modules.names)}.")
+    problem = Problem(loss_fn, prior, data, solver, key, num_steps, sample, names)
+    check_scalar_loss(loss_fn, prior.mean, jax.eval_shape(problem.batch, 0))
+    return problem
+
+
+def _complete(part: Params, restriction: Restriction | None, prior: Prior) -> Params:
+    return part if restriction is None else restriction.merge(part, prior.mean)
+
+
+def _scan(step: Any, start: Any, length: int, segment: int | None) -> tuple[Any, Any]:
+    if segment is None or segment >= length:
+        return jax.lax.scan(step, start, jnp.arange(length, dtype=jnp.int32))
+    count, rest = divmod(length, segment)
+
+    def advance(carry, indices):
+        return jax.lax.scan(step, carry, indices)
+
+    blocks = jnp.arange(count * segment, dtype=jnp.int32).reshape(count, segment)
+    # Segments are checkpointed one by one, and within a segment the reverse pass of the scan stores every step.
+    carry, infos = jax.lax.scan(jax.checkpoint(advance), start, blocks)
+    infos = jax.tree.map(lambda x: x.reshape((count * segment, *x.shape[2:])), infos)
+    if rest:
+        carry, tail = jax.checkpoint(advance)(carry, jnp.arange(count * segment, length, dtype=jnp.int32))
+        infos = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), infos, tail)
+    return carry, infos
+
+
+def square_root_segment(num_steps: int) -> int | None:
+    """About √num_steps, preferably a divisor, since a remainder is compiled a second time; `None` if not worth it."""
+    if num_steps <= 8:
+        return None
+    root = math.isqrt(num_steps)
+    near = range(max(2, root // 2), 2 * root + 1)
+    divisors = [segment for segment in near if num_steps % segment == 0]
+    return min(divisors, key=lambda segment: abs(segment - root), default=root)

@@ -1,0 +1,144 @@
+"""Which modules are task-specific: ranking and choosing by what the prior has learned."""
+
+import abc
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ._check import check_at_least, check_prior
+from ._prior import Prior
+
+
+class Selection(eqx.Module):
+    """Chosen modules.
+
+    **Attributes:** `names` of the chosen modules, highest score first; `scores` of all modules, `[modules]`; `mask`,
+    `[modules]`, true for the chosen; `fraction`, the chosen share of all parameters.
+    """
+
+    names: tuple[str, ...] = eqx.field(static=True)
+    scores: np.ndarray
+    mask: np.ndarray
+    fraction: float = eqx.field(static=True)
+
+
+class AbstractRule(eqx.Module):
+    """How many of the best modules to choose."""
+
+    @abc.abstractmethod
+    def choose(self, scores: np.ndarray) -> np.ndarray:
+        """A mask over the modules, given their scores (logarithms; -inf is never chosen)."""
+
+
+class Threshold(AbstractRule):
+    """Every module whose score is at least `log(least)`.
+
+    >>> import jax.numpy as jnp, shrinx as sx
+    >>> prior = sx.Prior.create({"a": jnp.ones(1), "b": jnp.ones(3)}, variance={"a": 1e-5, "b": 2.0})
+    >>> sx.select(prior, sx.Threshold(0.1)).names
+    ('b',)
+    """
+
+    least: float
+
+    def __check_init__(self):
+        if not self.least > 0:
+            raise ValueError(f"Threshold needs a positive `least`, got {self.least}.")
+
+    def choose(self, scores: np.ndarray) -> np.ndarray:
+        return scores >= np.log(self.least)
+
+
+class TopK(AbstractRule):
+    """The `k` modules with the highest scores.
+
+    >>> import jax.numpy as jnp, shrinx as sx
+    >>> prior = sx.Prior.create({"a": jnp.ones(1), "b": jnp.ones(3)}, variance={"a": 1e-5, "b": 2.0})
+    >>> chosen = sx.select(prior, sx.TopK(1))
+    >>> chosen.names, chosen.fraction
+    (('b',), 0.75)
+    """
+
+    k: int
+
+    def __check_init__(self):
+        check_at_least("k", self.k, 1)
+
+    def choose(self, scores: np.ndarray) -> np.ndarray:
+        if self.k > len(scores):
+            raise ValueError(f"TopK cannot choose {self.k} of {len(scores)} modules.")
+        mask = np.zeros(len(scores), dtype=bool)
+        mask[np.argsort(-scores, kind="stable")[: self.k]] = True
+        return mask
+
+
+class LargestGap(AbstractRule):
+    """The modules above the widest gap between neighbouring scores: where the ranking falls apart by itself.
+
+    >>> import jax.numpy as jnp, shrinx as sx
+    >>> params = {name: jnp.ones(1) for name in "abcd"}
+    >>> prior = sx.Prior.create(params, variance={"a": 1e-5, "b": 2.0, "c": 3e-5, "d": 0.5})
+    >>> sx.select(prior, sx.LargestGap()).names
+    ('b', 'd')
+    """
+
+    def choose(self, scores: np.ndarray) -> np.ndarray:
+        if len(scores) < 2:
+            return np.ones(len(scores), dtype=bool)
+        ranked = np.sort(scores)[::-1]
+        # Infinite scores sit at the ends; a finite stand-in keeps the gap between them and the rest the widest.
+        gaps = -np.diff(np.nan_to_num(ranked, posinf=1e6, neginf=-1e6))
+        return scores >= ranked[int(np.argmax(gaps))]
+
+
+Score = Literal["variance", "distance", "relative"]
+
+
+def select(prior: Prior, rule: AbstractRule, *, score: Score = "variance") -> Selection:
+    r"""Choose the task-specific modules.
+
+    **Arguments:**
+
+    - `prior`: learned, with finite values in hand (not inside `jit`).
+    - `rule`: [`TopK`][shrinx.TopK], [`Threshold`][shrinx.Threshold] or [`LargestGap`][shrinx.LargestGap].
+    - `score`: what to rank by, on a logarithmic scale. `"variance"` is σ², the paper's choice: how far *one parameter*
+      moves. `"distance"` is D σ², the expected squared distance the *whole module* moves, which corrects for modules
+      of very different size. `"relative"` is D σ² / |φ|², that distance against the module's own length.
+
+    **Returns:** a `Selection`. Frozen modules (variance 0) are never chosen.
+
+    >>> import jax.numpy as jnp, shrinx as sx
+    >>> prior = sx.Prior.create({"bias": jnp.ones(2), "weight": jnp.ones(100)}, variance={"bias": 0.3, "weight": 0.2})
+    >>> sx.select(prior, sx.TopK(1)).names, sx.select(prior, sx.TopK(1), score="distance").names
+    (('bias',), ('weight',))
+    """
+    check_prior(prior)
+    scores = _scores(prior, score)
+    if np.isnan(scores).any():
+        names = [name for name, value in zip(prior.modules.names, scores, strict=True) if np.isnan(value)]
+        raise ValueError(f"Modules {names} have no usable score: the variance or the mean is NaN.")
+    mask = rule.choose(scores) & (scores > -np.inf)
+    order = [index for index in np.argsort(-scores, kind="stable") if mask[index]]
+    sizes = np.asarray(prior.modules.sizes)
+    return Selection(
+        names=tuple(prior.modules.names[index] for index in order),
+        scores=scores,
+        mask=mask,
+        fraction=float(sizes[mask].sum() / sizes.sum()),
+    )
+
+
+def _scores(prior: Prior, score: str) -> np.ndarray:
+    scores = np.asarray(prior.log_variance, dtype=np.float64)
+    if score == "variance":
+        return scores
+    scores = scores + np.log(prior.modules.sizes)
+    if score == "distance":
+        return scores
+    if score == "relative":
+        length = np.asarray(prior.modules.sum(jax.tree.map(jnp.square, prior.mean)), dtype=np.float64)
+        return scores - np.log(np.maximum(length, np.finfo(np.float64).tiny))
+    raise ValueError(f"Unknown score {score!r}; known: 'variance', 'distance', 'relative'.")

@@ -1,0 +1,43 @@
+"""Tasks: a little data to adapt to, and a little more to be judged by."""
+
+import equinox as eqx
+import jax.numpy as jnp
+
+from ._check import check_data
+from ._modules import _named_leaves
+from ._types import Data
+
+
+class Task(eqx.Module):
+    """A task, or a batch of tasks whose arrays all have a leading task axis.
+
+    **Attributes:**
+
+    - `support`: what a task is adapted to (the paper's training set).
+    - `query`: what the adapted parameters are judged by (its validation set). Plain Reptile does without.
+
+    >>> import jax.numpy as jnp, shrinx as sx
+    >>> tasks = sx.Task(support=jnp.zeros((5, 10, 2)), query=jnp.zeros((5, 3, 2)))  # 5 tasks
+    >>> tasks.support.shape[0]
+    5
+    """
+
+    support: Data
+    query: Data | None = None
+
+
+def check_tasks(tasks: Task) -> int:
+    """The number of tasks in a batch; an error if the parts disagree or nothing is there."""
+    if not isinstance(tasks, Task):
+        raise TypeError(f"Expected a `Task(support=..., query=...)`, got {type(tasks).__name__}.")
+    parts = {"task.support": tasks.support} | ({} if tasks.query is None else {"task.query": tasks.query})
+    counts = {}
+    for name, part in parts.items():
+        check_data(part, name)
+        for path, leaf in _named_leaves(part):
+            if jnp.ndim(leaf) == 0:
+                raise ValueError(f"`{name}` leaf '{path}' is a scalar; arrays need a leading task axis.")
+            counts[f"{name}/{path}"] = jnp.shape(leaf)[0]
+    if len(set(counts.values())) > 1:
+        raise ValueError(f"The leading task axes differ: {counts}.")
+    return next(iter(counts.values()))

@@ -1,0 +1,1 @@
+"""Sources of tasks: one file each, sampled inside `jit`."""

@@ -1,0 +1,39 @@
+"""Every algorithm by name, at settings that suit the small test problems."""
+
+import jax
+import optax
+
+import shrinx as sx
+
+
+def relaxed(optimiser: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Optax mixes integers and floats, which the strict promotion of these tests forbids to everybody else."""
+
+    def update(*args):
+        with jax.numpy_dtype_promotion("standard"):
+            return optimiser.update(*args)
+
+    return optax.GradientTransformation(optimiser.init, update)
+
+
+MEAN, VARIANCE = relaxed(optax.adam(1e-3)), relaxed(optax.adam(1e-2))
+
+
+def make_learners(solver=None, num_steps=5, **options):
+    solver = sx.ProximalGD(0.1) if solver is None else solver
+    common = {"num_steps": num_steps, "optimiser": MEAN, **options}
+    cg = sx.CG(max_steps=5, damping=0.1)
+    return {
+        "sigma_maml": sx.sigma_maml(solver, variance_optimiser=VARIANCE, **common),
+        "sigma_imaml": sx.sigma_imaml(solver, variance_optimiser=VARIANCE, linear_solver=cg, **common),
+        "sigma_reptile": sx.sigma_reptile(solver, variance_optimiser=VARIANCE, linear_solver=cg, **common),
+        "maml": sx.maml(solver, **common),
+        "fomaml": sx.fomaml(solver, **common),
+        "imaml": sx.imaml(solver, linear_solver=cg, regularisation=2.0, **common),
+        "reptile": sx.reptile(solver, **common),
+        "meta_sgd": sx.meta_sgd(solver, rate_optimiser=VARIANCE, **common),
+        "meta_sgd_module": sx.meta_sgd(solver, rate_optimiser=VARIANCE, rates="module", **common),
+    }
+
+
+NAMES = tuple(make_learners())

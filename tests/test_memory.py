@@ -1,0 +1,52 @@
+"""Memory against horizon, read off the compiled programs."""
+
+import jax
+import optax
+import pytest
+from problems import conv_net, conv_net_loss, image_tasks
+
+import shrinx as sx
+
+
+def bytes_of(adjoint, num_steps, meta_gradient=sx.Predictive):
+    learner = sx.Learner(meta_gradient(adjoint), sx.ProximalGD(0.1), num_steps=num_steps, optimiser=optax.sgd(0.1))
+    prior = sx.Prior.create(conv_net(jax.random.key(0)), variance=0.1)
+    tasks = image_tasks(jax.random.key(1), 2)
+    compiled = jax.jit(lambda p, t: learner.gradient(conv_net_loss, p, t)[0]).lower(prior, tasks).compile()
+    return compiled.memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.parametrize("meta_gradient", [sx.Predictive, sx.Reptile])
+def test_implicit_gradients_are_flat_in_the_horizon(meta_gradient, record_property):
+    short, long = (bytes_of(sx.Implicit(), n, meta_gradient) for n in (100, 10_000))
+    record_property("bytes at 100 and 10,000 steps", (short, long))
+    # Each task and step has one loss and one gradient norm to report; 2 tasks x 2 numbers x 4 bytes, kept twice.
+    assert long - short < 10_000 * 40
+
+
+def test_checkpointing_needs_a_tenth_of_the_memory_at_1000_steps(record_property):
+    stored, checkpointed = (bytes_of(sx.Unroll(checkpoint), 1000) for checkpoint in (False, True))
+    record_property("bytes without and with checkpoints", (stored, checkpointed))
+    assert checkpointed < 0.1 * stored
+
+
+def test_checkpointed_memory_grows_with_the_square_root():
+    four_times_as_long = bytes_of(sx.Unroll(), 1600) / bytes_of(sx.Unroll(), 400)
+    assert four_times_as_long < 2.5
+
+
+@pytest.mark.parametrize("num_steps", [1, 7, 97, 100])
+def test_checkpointing_changes_no_gradient(num_steps):
+    """Including horizons without a suitable divisor, whose last segment is shorter."""
+    prior = sx.Prior.create(conv_net(jax.random.key(0)), variance=0.1)
+    tasks = image_tasks(jax.random.key(1), 2)
+
+    def gradient(checkpoint):
+        learner = sx.maml(sx.ProximalGD(0.01), num_steps=num_steps, optimiser=optax.sgd(0.1), checkpoint=checkpoint)
+        return learner.gradient(conv_net_loss, prior, tasks)
+
+    (stored, stored_info), (checkpointed, info) = gradient(False), gradient(True)
+    scale = float(optax.tree.norm(stored.mean))
+    difference = optax.tree.norm(optax.tree.sub(stored.mean, checkpointed.mean))
+    assert difference < 1e-4 * scale
+    assert float(info.query_loss) == pytest.approx(float(stored_info.query_loss), rel=1e-5)

@@ -1,0 +1,111 @@
+"""Inner solvers: every solver on every problem."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from problems import quadratic_loss, random_quadratic, relative_error
+
+import shrinx as sx
+
+SOLVERS = {
+    "gd": sx.ProximalGD(0.5),
+    "gd-schedule": sx.ProximalGD(lambda step: 0.5),
+    "gd-safe": sx.ProximalGD(0.5, power_steps=2),
+    "adam": sx.ProximalAdam(optax.exponential_decay(0.3, 500, 0.2)),
+    "adam-paper": sx.ProximalAdam(optax.exponential_decay(0.3, 500, 0.2), eps=0.0, eps_root=1e-8),
+}
+
+
+@pytest.fixture(autouse=True)
+def standard_promotion():
+    with jax.numpy_dtype_promotion("standard"):  # Optax's schedules mix integers and floats.
+        yield
+
+
+@pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
+@pytest.mark.parametrize("seed", range(2))
+def test_every_solver_finds_the_map_estimate(x64, solver, seed):
+    problem = random_quadratic(seed, dimension=10, condition=10, deviations=(1e-3, 3.0))
+    adapt = jax.jit(lambda p, d: sx.adapt(quadratic_loss, p, d, solver, num_steps=4000))
+    adapted = adapt(problem.prior("float64"), problem.task("float64").support)
+    assert relative_error(problem.join(adapted.params), problem.map_estimate()) < 1e-6
+    assert adapted.residual < 1e-5
+
+
+@pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_structure_and_dtype_are_kept(solver, dtype):
+    params = {"a": jnp.ones(3, dtype), "b": {"c": jnp.ones((2, 2), dtype)}}
+    prior = sx.Prior.create(params)
+
+    def loss_fn(p, data):
+        return jnp.sum(p["a"].astype(jnp.float32) ** 2) + jnp.sum(p["b"]["c"].astype(jnp.float32) ** 2) * data[0]
+
+    adapted = sx.adapt(loss_fn, prior, jnp.ones(1), solver, num_steps=3)
+    assert jax.tree.structure(adapted.params) == jax.tree.structure(params)
+    assert all(leaf.dtype == dtype for leaf in jax.tree.leaves(adapted.params))
+    assert adapted.losses.shape == (3,)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [(sx.ProximalGD(0.1), optax.sgd(0.1)), (sx.ProximalAdam(0.05, b1=0.8, b2=0.99), optax.adam(0.05, b1=0.8, b2=0.99))],
+)
+def test_without_a_prior_solvers_are_the_plain_ones(x64, ours, theirs):
+    problem = random_quadratic(0, dimension=10)
+    task = problem.task("float64")
+    prior = sx.Prior.create(problem.split(problem.mean, "float64"), variance=np.inf)
+    adapted = sx.adapt(quadratic_loss, prior, task.support, ours, num_steps=50)
+    params, state = prior.mean, theirs.init(prior.mean)
+    for _ in range(50):
+        updates, state = theirs.update(jax.grad(quadratic_loss)(params, task.support), state)
+        params = optax.apply_updates(params, updates)
+    assert relative_error(problem.join(adapted.params), problem.join(params)) < 1e-13
+
+
+def test_proximal_gd_takes_the_papers_step(x64):
+    problem = random_quadratic(0, dimension=10, deviations=(0.1, 2.0))
+    prior, task = problem.prior("float64"), problem.task("float64")
+    theta, rate = problem.mean, 0.3
+    for _ in range(5):
+        half = theta - rate * problem.support_matrix @ (theta - problem.support_centre)
+        theta = (half - problem.mean) / (1 + rate / problem.variance) + problem.mean
+    adapted = sx.adapt(quadratic_loss, prior, task.support, sx.ProximalGD(rate), num_steps=5)
+    np.testing.assert_allclose(problem.join(adapted.params), theta, rtol=1e-12)
+
+
+def test_proximal_adam_takes_the_papers_step(x64):
+    problem = random_quadratic(0, dimension=10, deviations=(0.1, 2.0))
+    prior, task = problem.prior("float64"), problem.task("float64")
+    theta, rate, first, second, eps = problem.mean, 0.1, 0.0, 0.0, 1e-4
+    for step in range(1, 6):
+        gradient = problem.support_matrix @ (theta - problem.support_centre)
+        first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
+        root = np.sqrt(second / (1 - 0.999**step) + eps)
+        half = theta - rate * (first / (1 - 0.9**step)) / root
+        theta = (half - problem.mean) / (1 + rate / root / problem.variance) + problem.mean
+    solver = sx.ProximalAdam(rate, eps=0.0, eps_root=eps)
+    adapted = sx.adapt(quadratic_loss, prior, task.support, solver, num_steps=5)
+    np.testing.assert_allclose(problem.join(adapted.params), theta, rtol=1e-12)
+
+
+def test_curvature_safe_steps_survive_a_step_size_that_diverges():
+    def loss_fn(theta, data):
+        return 0.5 * jnp.sum(data * theta**2)
+
+    prior = sx.Prior.create(jnp.ones(3), variance=1e4)
+    curvature = jnp.array([100.0, 1.0, 0.1])
+    plain = sx.adapt(loss_fn, prior, curvature, sx.ProximalGD(0.1), num_steps=200)
+    safe = sx.adapt(loss_fn, prior, curvature, sx.ProximalGD(0.1, power_steps=2), num_steps=200)
+    assert plain.failed_step >= 0
+    assert safe.failed_step == -1
+    assert safe.losses[-1] < 0.1 * safe.losses[0]
+
+
+@pytest.mark.parametrize("rate", [0.0, -0.1])
+@pytest.mark.parametrize("solver", [sx.ProximalGD, sx.ProximalAdam])
+def test_learning_rates_must_be_positive(solver, rate):
+    with pytest.raises(ValueError, match="learning_rate"):
+        solver(rate)
