@@ -3,12 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= auto
 
-.PHONY: help demo test check format clean
+.PHONY: help demo test check docs format clean
 
 help:
 	@echo "make demo    learn which parts of a small network are task-specific (about a minute)"
 	@echo "make test    run the tests"
 	@echo "make check   linter, formatter and type checker"
+	@echo "make docs    build the documentation into site/"
 	@echo "make format  let ruff rewrite what it can"
 
 .venv/installed: pyproject.toml
@@ -27,6 +28,10 @@ check: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
+
+docs: .venv/installed
+	$(BIN)/python -m pip install --quiet --editable ".[docs]"
+	$(BIN)/mkdocs build --strict --quiet
 
 format: .venv/installed
 	$(BIN)/ruff check --fix .

@@ -1,6 +1,7 @@
 """Modular meta-learning with shrinkage."""
 
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
+from importlib.metadata import version as _version
 
 from ._adapt import adapt as adapt
 from ._adjoint import AbstractAdjoint as AbstractAdjoint
@@ -42,9 +43,10 @@ from ._select import select as select
 from ._solver import AbstractSolver as AbstractSolver
 from ._solver import ProximalAdam as ProximalAdam
 from ._solver import ProximalGD as ProximalGD
+from ._solver import StepInfo as StepInfo
 from ._task import Task as Task
 
 try:
-    __version__ = version("shrinx")
-except PackageNotFoundError:  # Run from a source tree that was not installed.
+    __version__ = _version("shrinx")
+except _PackageNotFoundError:  # Run from a source tree that was not installed.
     __version__ = "0+unknown"

@@ -24,7 +24,7 @@ class TaskGradient(NamedTuple):
 
 
 class AbstractMetaGradient(eqx.Module):
-    """How one task pulls at the prior."""
+    """How one task pulls at the prior: what a `Learner` averages over tasks."""
 
     @abc.abstractmethod
     def of_task(self, problem: Problem, query: Data | None) -> TaskGradient:

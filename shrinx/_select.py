@@ -26,7 +26,7 @@ class Selection(eqx.Module):
 
 
 class AbstractRule(eqx.Module):
-    """How many of the best modules to choose."""
+    """How many of the best modules to choose, given everyone's score."""
 
     @abc.abstractmethod
     def choose(self, scores: np.ndarray) -> np.ndarray:

@@ -25,10 +25,23 @@ ObjectiveFn = Callable[[Params], Scalar]
 
 
 class StepInfo(NamedTuple):
-    """What one step saw *before* it moved: the loss of its batch, and the norm of the posterior's gradient."""
+    """What one step saw *before* it moved.
+
+    `loss` of its batch; `gradient_norm`, |∇ℓ + δ/σ²| over the modules that are free to move: 0 at the MAP estimate.
+    """
 
     loss: Scalar
     gradient_norm: Scalar
+
+    @staticmethod
+    def of(prior: Prior, displacement: Params, loss: Scalar, gradient: Params) -> "StepInfo":
+        """From the loss and its gradient at `displacement`."""
+        free = prior.modules.expand((~prior.frozen).astype(prior.log_variance.dtype))
+        precision = prior.modules.expand(prior.precision())
+        total = jax.tree.map(
+            lambda f, p, d, g: f * (g.astype(f.dtype) + p * d.astype(f.dtype)), free, precision, displacement, gradient
+        )
+        return StepInfo(loss=loss, gradient_norm=tree_norm(jax.lax.stop_gradient(total)))
 
 
 class AbstractSolver(eqx.Module, Generic[State]):
@@ -97,7 +110,7 @@ class ProximalGD(AbstractSolver[_GDState]):
             curvature, direction = _largest_curvature(loss_fn, displacement, direction, self.power_steps)
             steps = _limit(steps, curvature)
         moved = jax.tree.map(lambda d, g, a: d - a.astype(d.dtype) * g, displacement, gradient, steps)
-        info = StepInfo(loss=loss, gradient_norm=_posterior_gradient_norm(prior, displacement, gradient))
+        info = StepInfo.of(prior, displacement, loss, gradient)
         return prior.shrink(moved, steps), _GDState(num_steps=state.num_steps + 1, direction=direction), info
 
 
@@ -160,7 +173,7 @@ class ProximalAdam(AbstractSolver[_AdamState]):
         moved = jax.tree.map(
             lambda d, m, a: d - a.astype(d.dtype) * (m / first_bias.astype(m.dtype)), displacement, first, steps
         )
-        info = StepInfo(loss=loss, gradient_norm=_posterior_gradient_norm(prior, displacement, gradient))
+        info = StepInfo.of(prior, displacement, loss, gradient)
         return prior.shrink(moved, steps), _AdamState(num_steps=count, first=first, second=second), info
 
 
@@ -171,16 +184,6 @@ def _rate_at(learning_rate: Any, count: Int[Array, ""]) -> Any:
 def _check_learning_rate(learning_rate: Any) -> None:
     if isinstance(learning_rate, int | float) and not learning_rate > 0:
         raise ValueError(f"`learning_rate` must be positive, got {learning_rate}.")
-
-
-def _posterior_gradient_norm(prior: Prior, displacement: Params, gradient: Params) -> Scalar:
-    """|∇ℓ + δ/σ²| over the modules that are free to move: 0 at the MAP estimate."""
-    free = prior.modules.expand((~prior.frozen).astype(prior.log_variance.dtype))
-    precision = prior.modules.expand(prior.precision())
-    total = jax.tree.map(
-        lambda f, p, d, g: f * (g.astype(f.dtype) + p * d.astype(f.dtype)), free, precision, displacement, gradient
-    )
-    return tree_norm(jax.lax.stop_gradient(total))
 
 
 def _largest_curvature(

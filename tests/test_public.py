@@ -1,8 +1,11 @@
 """Every public name is documented, with an example that runs (the examples are tests themselves)."""
 
 import inspect
+import re
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 import shrinx as sx
@@ -14,6 +17,7 @@ WITHOUT_EXAMPLE = {"AbstractAdjoint", "AbstractMetaGradient", "AbstractRule", "A
     "LearnerInfo",
     "LearnerState",
     "LinearStats",
+    "StepInfo",
     "Selection",
 }
 DOCS = Path(__file__).parents[1] / "docs"
@@ -36,3 +40,24 @@ def test_glossary_covers_the_papers_symbols():
     text = (DOCS / "glossary.md").read_text()
     for symbol in ("φ", "θ", "σ", "`prior.mean`", "`prior.log_variance`", "`adapted.params`", "`task.support`"):
         assert symbol in text
+
+
+def test_the_readmes_example_runs(capsys):
+    """The code of the README, with fewer updates."""
+    text = (DOCS.parent / "README.md").read_text()
+    [code] = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert "range(2000)" in code
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        exec(compile(code.replace("range(2000)", "range(20)"), "README.md", "exec"), {})
+    assert "of the parameters" in capsys.readouterr().out
+
+
+def test_the_guides_solver_works():
+    text = (DOCS / "index.md").read_text()
+    code = next(block for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL) if "class" in block)
+    scope = {"sx": sx, "jax": jax, "jnp": jnp}
+    exec(compile(code, "index.md", "exec"), scope)
+    solver = scope["ProximalMomentum"](0.1)
+    prior = sx.Prior.create(jnp.zeros(1))
+    adapted = sx.adapt(lambda p, x: 0.5 * jnp.sum((p - x) ** 2), prior, jnp.array([2.0]), solver, num_steps=300)
+    assert float(adapted.params[0]) == pytest.approx(1.0, abs=0.2)

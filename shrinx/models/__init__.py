@@ -1,0 +1,1 @@
+"""Networks of the experiments: `(params, apply)`, nothing more."""
