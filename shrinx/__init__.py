@@ -17,6 +17,7 @@ from ._algorithms import sigma_imaml as sigma_imaml
 from ._algorithms import sigma_maml as sigma_maml
 from ._algorithms import sigma_reptile as sigma_reptile
 from ._evaluate import ablate as ablate
+from ._evaluate import adaptation_curve as adaptation_curve
 from ._evaluate import evaluate as evaluate
 from ._learner import Learner as Learner
 from ._learner import LearnerInfo as LearnerInfo

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable
 
+import equinox as eqx
 from jaxtyping import PRNGKeyArray
 
 from ._adjoint import AbstractAdjoint, Unroll
+from ._check import check_at_least
 from ._prior import Prior
 from ._problem import Adapted, make_problem
-from ._select import Selection
+from ._select import Selection, module_names
 from ._solver import AbstractSolver
 from ._types import Data, LossFn, SampleFn
 
@@ -29,7 +31,8 @@ def adapt(
     $$ \hat\theta = \arg\min_\theta \; \ell(\theta; \text{data}) + \sum_m \|\theta_m - \phi_m\|^2 / 2\sigma_m^2. $$
 
     All steps are one `lax.scan`. Memory does not depend on `num_steps` unless the result is differentiated with
-    `Unroll`. `adapt` may be called inside `jit`, `vmap` and `grad`.
+    `Unroll`. `adapt` may be called inside `jit`, `vmap` and `grad`; by itself it is compiled once per `loss_fn` and
+    shapes, so pass the same function, not a new lambda.
 
     **Arguments:**
 
@@ -60,6 +63,25 @@ def adapt(
     >>> only.params["slope"], only.params["offset"].round(2)
     (Array([0.], dtype=float32), Array([1.], dtype=float32))
     """
+    if not isinstance(adjoint, AbstractAdjoint):
+        raise TypeError(f"`adjoint` must be one of `Unroll()`, `Implicit()`, `FirstOrder()`, got {adjoint!r}.")
+    check_at_least("num_steps", num_steps, 1)
+    names = module_names(trainable)
+    return _adapt(loss_fn, prior, data, solver, int(num_steps), key, sample, names, adjoint)
+
+
+@eqx.filter_jit
+def _adapt(
+    loss_fn: LossFn,
+    prior: Prior,
+    data: Data,
+    solver: AbstractSolver,
+    num_steps: int,
+    key: PRNGKeyArray | None,
+    sample: SampleFn | None,
+    trainable: tuple[str, ...] | None,
+    adjoint: AbstractAdjoint,
+) -> Adapted:
     problem = make_problem(
         loss_fn, prior, data, solver, num_steps=num_steps, key=key, sample=sample, trainable=trainable
     )

@@ -21,7 +21,12 @@ Pullback = Callable[[Params], tuple[Prior, LinearStats | None]]
 
 
 class AbstractAdjoint(eqx.Module):
-    """What `adapt` and the learners need of a way to differentiate."""
+    """What `adapt` and the learners need of a way to differentiate.
+
+    >>> import shrinx as sx
+    >>> all(isinstance(adjoint, sx.AbstractAdjoint) for adjoint in (sx.Unroll(), sx.Implicit(), sx.FirstOrder()))
+    True
+    """
 
     @abc.abstractmethod
     def adapt(self, problem: Problem) -> Adapted:
@@ -63,7 +68,7 @@ class FirstOrder(AbstractAdjoint):
 
     $$ \frac{d\hat\theta}{d\phi} = I, \qquad \frac{d\hat\theta}{d\log\sigma_m^2} = \hat\theta_m - \phi_m. $$
 
-    This is `Implicit` with the Hessian left out.
+    This is `Implicit` with the Hessian left out. With respect to data the derivative is zero by the same rule.
 
     >>> import jax, jax.numpy as jnp, shrinx as sx
     >>> loss_fn = lambda theta, x: 0.5 * jnp.sum((theta - x) ** 2)
@@ -82,7 +87,7 @@ class FirstOrder(AbstractAdjoint):
         # 1 in value, with the derivative of log σ².
         one = prior.modules.expand(1 + log_variance - jax.lax.stop_gradient(log_variance))
         displacement = jax.tree.map(lambda d, o: d * o.astype(d.dtype), adapted.displacement, one)
-        return _with_params(adapted, prior.at(displacement))
+        return _with_params(adapted, prior, prior.at(displacement))
 
     def pullback(self, problem: Problem) -> tuple[Adapted, Pullback]:
         return _vjp(self, problem)
@@ -96,7 +101,8 @@ class Implicit(AbstractAdjoint):
     $$ d\phi = (I + (H + d)\Sigma)^{-1} g, \qquad d \log\sigma_m^2 = d\phi_m \cdot (\hat\theta_m - \phi_m). $$
 
     It is right to the extent that adaptation has converged (`Adapted.residual`) and the linear solve too. All
-    variances must be finite. The Hessian is taken on one more batch than adaptation has used.
+    variances must be finite. The Hessian is taken on one more batch than adaptation has used. Only derivatives with
+    respect to the prior are defined; those with respect to data raise an error (use `Unroll`).
 
     **Arguments:** `linear_solver`, a [`CG`][shrinx.CG].
 
@@ -112,10 +118,17 @@ class Implicit(AbstractAdjoint):
 
     linear_solver: CG = CG()
 
+    def __check_init__(self):
+        if not isinstance(self.linear_solver, CG):
+            raise TypeError(f"`linear_solver` must be a `CG`, got {self.linear_solver!r}.")
+
     def adapt(self, problem: Problem) -> Adapted:
-        adapted = _without_gradient(problem)
-        params = _implicit_params(problem.prior, _stop_gradient(problem), adapted, self.linear_solver)
-        return _with_params(adapted, params)
+        prior = problem.prior
+        still = eqx.tree_at(lambda p: p.prior, problem, _stop_gradient(prior))
+        # Not stopped beyond the prior: a derivative with respect to data, or to what `loss_fn` closes over, would not
+        # be computed, and the custom rule raises an error instead of taking it for zero.
+        adapted = still.run(still.prior)
+        return _with_params(_stop_gradient(adapted), prior, _implicit_params(prior, still, adapted, self.linear_solver))
 
     def pullback(self, problem: Problem) -> tuple[Adapted, Pullback]:
         adapted = _without_gradient(problem)
@@ -156,10 +169,16 @@ def _without_gradient(problem: Problem) -> Adapted:
     return _stop_gradient(problem.run(problem.prior))
 
 
-def _with_params(adapted: Adapted, params: Params) -> Adapted:
+def _with_params(adapted: Adapted, prior: Prior, params: Params) -> Adapted:
+    """`adapted`, with the derivative of `params` on its parameters and on their displacement from the mean."""
+
+    def displace(displacement, theta, phi):
+        change = (theta - jax.lax.stop_gradient(theta)) - (phi - jax.lax.stop_gradient(phi))
+        return displacement + change
+
     return Adapted(
         params=params,
-        displacement=adapted.displacement,
+        displacement=jax.tree.map(displace, adapted.displacement, params, prior.mean),
         losses=adapted.losses,
         gradient_norms=adapted.gradient_norms,
         failed_step=adapted.failed_step,

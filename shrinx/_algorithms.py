@@ -1,6 +1,7 @@
 """The algorithms by name. Each is a `Learner` put together from parts; none has code of its own."""
 
 import math
+from collections.abc import Iterable
 from typing import Literal, TypedDict, Unpack
 
 import optax
@@ -9,6 +10,7 @@ from ._adjoint import FirstOrder, Implicit, Unroll
 from ._learner import Learner
 from ._linear import CG
 from ._metagradient import Predictive, Reptile
+from ._select import Selection
 from ._solver import AbstractSolver
 from ._types import SampleFn
 
@@ -16,7 +18,7 @@ from ._types import SampleFn
 class LearnerOptions(TypedDict, total=False):
     """The options of [`Learner`][shrinx.Learner] that every algorithm takes."""
 
-    learned: tuple[str, ...] | None
+    learned: str | Iterable[str] | Selection | None
     warmup: int
     variance_range: tuple[float, float]
     regulariser: float
@@ -24,7 +26,7 @@ class LearnerOptions(TypedDict, total=False):
     divergence: float
     sample: SampleFn | None
     query_sample: SampleFn | None
-    trainable: tuple[str, ...] | None
+    trainable: str | Iterable[str] | Selection | None
     chunk_size: int | None
 
 

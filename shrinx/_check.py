@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 
 from ._modules import _named_leaves
@@ -17,8 +18,8 @@ def is_concrete(array: Any) -> bool:
 
 
 def check_at_least(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"`{name}` must be a Python integer, got {value!r}.")
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"`{name}` must be an integer, got {value!r}.")
     if value < least:
         raise ValueError(f"`{name}` must be at least {least}, got {value}.")
 
@@ -42,12 +43,14 @@ def check_data(data: AnyTree, what: str) -> None:
         raise ValueError(f"`{what}` is empty: {', '.join(empty)}.")
 
 
-def check_scalar_loss(loss_fn: Any, params: AnyTree, batch: AnyTree) -> None:
+def check_scalar_loss(loss_fn: Any, params: AnyTree, batch: AnyTree, what: str = "loss_fn") -> None:
     """Trace `loss_fn` once, abstractly: it must give one floating number."""
+    if not callable(loss_fn):
+        raise TypeError(f"`{what}` must be a function of parameters and a batch, got {type(loss_fn).__name__}.")
     result = jax.eval_shape(loss_fn, params, batch)
     shape, dtype = getattr(result, "shape", None), getattr(result, "dtype", None)
     if shape != () or dtype is None or not jnp.issubdtype(dtype, jnp.floating):
         got = "a " + type(result).__name__ if shape is None else f"shape {shape} and dtype {dtype}"
         raise ValueError(
-            f"`loss_fn` must return one floating number (shape ()), got {got}; take a sum or a mean over the batch."
+            f"`{what}` must return one floating number (shape ()), got {got}; take a sum or a mean over the batch."
         )

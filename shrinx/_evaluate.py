@@ -4,12 +4,13 @@ from collections.abc import Iterable, Mapping
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ._check import check_at_least, check_prior
+from ._check import check_at_least, check_prior, check_scalar_loss
 from ._prior import Prior
 from ._problem import make_problem
-from ._select import Selection
+from ._select import Selection, module_names
 from ._solver import AbstractSolver
 from ._task import Task, check_tasks
 from ._types import Data, LossFn, SampleFn
@@ -34,6 +35,7 @@ def evaluate(
     number per task, `loss_fn` by default; `chunk_size`: so many tasks at a time.
 
     **Returns:** the scores, one per task. A task whose adaptation failed is scored where it stopped.
+    With `trainable=[]` nothing adapts and the prior's mean is scored.
 
     >>> import jax.numpy as jnp, shrinx as sx
     >>> loss_fn = lambda theta, x: 0.5 * jnp.sum((theta - x) ** 2)
@@ -41,13 +43,39 @@ def evaluate(
     >>> sx.evaluate(loss_fn, sx.Prior.create(jnp.zeros(1)), tasks, sx.ProximalGD(0.5), num_steps=60)
     Array([0.5, 2. ], dtype=float32)
     """
-    check_prior(prior)
-    if isinstance(trainable, Selection):
-        trainable = trainable.names
-    names = None if trainable is None else (trainable,) if isinstance(trainable, str) else tuple(trainable)
-    if chunk_size is not None:
-        check_at_least("chunk_size", chunk_size, 1)
-    return _evaluate(loss_fn, metric_fn or loss_fn, prior, tasks, solver, num_steps, key, sample, names, chunk_size)
+    curve = _scores(
+        loss_fn, metric_fn, prior, tasks, solver, num_steps, key, sample, trainable, chunk_size, every=False
+    )
+    return curve[:, -1]
+
+
+def adaptation_curve(
+    loss_fn: LossFn,
+    prior: Prior,
+    tasks: Task,
+    solver: AbstractSolver,
+    *,
+    num_steps: int,
+    key: PRNGKeyArray | None = None,
+    sample: SampleFn | None = None,
+    trainable: str | Iterable[str] | Selection | None = None,
+    metric_fn: LossFn | None = None,
+    chunk_size: int | None = None,
+) -> Float[Array, "tasks steps"]:
+    """Scores on the query set before adaptation and after every step: who improves, and who overfits?
+
+    **Arguments:** as [`evaluate`][shrinx.evaluate].
+
+    **Returns:** scores of shape `[tasks, num_steps + 1]`.
+
+    >>> import jax.numpy as jnp, shrinx as sx
+    >>> loss_fn = lambda theta, x: 0.5 * jnp.sum((theta - x) ** 2)
+    >>> tasks = sx.Task(support=jnp.array([[2.0]]), query=jnp.array([[2.0]]))
+    >>> prior = sx.Prior.create(jnp.zeros(1), variance=jnp.inf)
+    >>> sx.adaptation_curve(loss_fn, prior, tasks, sx.ProximalGD(0.5), num_steps=2)
+    Array([[2.   , 0.5  , 0.125]], dtype=float32)
+    """
+    return _scores(loss_fn, metric_fn, prior, tasks, solver, num_steps, key, sample, trainable, chunk_size, every=True)
 
 
 def ablate(
@@ -57,7 +85,7 @@ def ablate(
     solver: AbstractSolver,
     *,
     num_steps: int,
-    subsets: Mapping[str, str | Iterable[str]] | None = None,
+    subsets: Mapping[str, str | Iterable[str] | Selection] | None = None,
     key: PRNGKeyArray | None = None,
     sample: SampleFn | None = None,
     metric_fn: LossFn | None = None,
@@ -66,7 +94,7 @@ def ablate(
     """Held-out scores when only some modules adapt: does a large variance mean that the module matters?
 
     **Arguments:** as [`evaluate`][shrinx.evaluate]; `subsets`: from a label to the modules that adapt, by default each
-    module alone under its own name.
+    module alone under its own name. An empty list is no adaptation at all.
 
     **Returns:** label -> scores, one per task.
 
@@ -81,9 +109,9 @@ def ablate(
     check_prior(prior)
     chosen = {name: name for name in prior.modules.names} if subsets is None else subsets
     for names in chosen.values():
-        prior.modules.indices(names)
+        prior.modules.indices(module_names(names) or ())
 
-    def score(names: str | Iterable[str]) -> Float[Array, " tasks"]:
+    def score(names: str | Iterable[str] | Selection) -> Float[Array, " tasks"]:
         return evaluate(
             loss_fn,
             prior,
@@ -100,8 +128,32 @@ def ablate(
     return {label: score(names) for label, names in chosen.items()}
 
 
+def _scores(
+    loss_fn: LossFn,
+    metric_fn: LossFn | None,
+    prior: Prior,
+    tasks: Task,
+    solver: AbstractSolver,
+    num_steps: int,
+    key: PRNGKeyArray | None,
+    sample: SampleFn | None,
+    trainable: str | Iterable[str] | Selection | None,
+    chunk_size: int | None,
+    *,
+    every: bool,
+) -> Float[Array, "tasks steps"]:
+    check_prior(prior)
+    check_at_least("num_steps", num_steps, 1)
+    names = module_names(trainable)
+    prior.modules.indices(names or ())
+    if chunk_size is not None:
+        check_at_least("chunk_size", chunk_size, 1)
+    metric_fn = loss_fn if metric_fn is None else metric_fn
+    return _compiled(loss_fn, metric_fn, prior, tasks, solver, int(num_steps), key, sample, names, chunk_size, every)
+
+
 @eqx.filter_jit
-def _evaluate(
+def _compiled(
     loss_fn: LossFn,
     metric_fn: LossFn,
     prior: Prior,
@@ -112,14 +164,18 @@ def _evaluate(
     sample: SampleFn | None,
     trainable: tuple[str, ...] | None,
     chunk_size: int | None,
-) -> Float[Array, " tasks"]:
+    every: bool,
+) -> Float[Array, "tasks steps"]:
     num_tasks = check_tasks(tasks)
     if tasks.query is None:
         raise ValueError("Scores are taken on `task.query`, which is missing.")
     keys = None if key is None else jax.random.split(key, num_tasks)
 
-    def score(inputs: tuple[Data, Data, PRNGKeyArray | None]) -> Float[Array, ""]:
+    def score(inputs: tuple[Data, Data, PRNGKeyArray | None]) -> Float[Array, " steps"]:
         support, query, task_key = inputs
+        check_scalar_loss(metric_fn, prior.mean, query, "metric_fn")
+        if trainable == ():
+            return jnp.repeat(metric_fn(prior.mean, query)[None], num_steps + 1 if every else 1)
         problem = make_problem(
             loss_fn,
             prior,
@@ -131,6 +187,9 @@ def _evaluate(
             trainable=trainable,
             what="task.support",
         )
-        return metric_fn(problem.run(prior).params, query)
+        if not every:
+            return metric_fn(problem.run(prior).params, query)[None]
+        _, seen = problem.watch(prior, lambda params: metric_fn(params, query))
+        return jnp.concatenate([metric_fn(prior.mean, query)[None], seen])
 
     return jax.lax.map(score, (tasks.support, tasks.query, keys), batch_size=chunk_size or num_tasks)

@@ -1,6 +1,7 @@
 """The outer loop: mean meta-gradient over a batch of tasks, and the update of the prior."""
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, cast
 
@@ -13,9 +14,10 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ._check import check_at_least, check_prior
 from ._linear import LinearStats
-from ._metagradient import AbstractMetaGradient
+from ._metagradient import AbstractMetaGradient, Reptile
 from ._prior import Prior, inverse_gamma_penalty
 from ._problem import make_problem
+from ._select import module_names
 from ._solver import AbstractSolver
 from ._task import Task, check_tasks
 from ._tree import all_finite, tree_norm, tree_where
@@ -23,7 +25,14 @@ from ._types import Data, LossFn, SampleFn, Scalar
 
 
 class LearnerState(NamedTuple):
-    """What meta-learning carries from update to update: the prior, the optimisers' states, the number of updates."""
+    """What meta-learning carries from update to update: the prior, the optimisers' states, the number of updates.
+
+    >>> import jax.numpy as jnp, optax, shrinx as sx
+    >>> learner = sx.reptile(sx.ProximalGD(0.1), num_steps=2, optimiser=optax.sgd(0.1))
+    >>> state = learner.init(sx.Prior.create(jnp.zeros(3)))
+    >>> state.prior.mean, int(state.step)
+    (Array([0., 0., 0.], dtype=float32), 0)
+    """
 
     prior: Prior
     opt_state: Any
@@ -34,9 +43,19 @@ class LearnerInfo(NamedTuple):
     """What an update saw, task by task. Nothing in here is needed to go on.
 
     `query_loss` is the mean over the healthy tasks. `healthy` is false for a task that was left out of the mean: its
-    loss or gradient was not finite, or its adaptation diverged; `num_failed` counts them. `residual` says how far
-    from converged each adaptation was (see `Adapted`), `gradient_norm` how large each meta-gradient of the mean was
-    before clipping, and `linear` how the linear solves went, where there were any.
+    loss or gradient was not finite, or its adaptation diverged; `num_failed` counts them. `failed_step` is the step of
+    adaptation that met something non-finite, -1 if none did (a task that is not healthy in spite of that, and of a
+    finite query loss, has diverged or has no finite meta-gradient). `residual` says how far from converged each
+    adaptation was (see `Adapted`), `gradient_norm` how large each meta-gradient of the mean was before clipping, and
+    `linear` how the linear solves went, where there were any.
+
+    >>> import jax.numpy as jnp, optax, shrinx as sx
+    >>> learner = sx.maml(sx.ProximalGD(0.1), num_steps=2, optimiser=optax.sgd(0.1))
+    >>> loss_fn = lambda theta, x: jnp.sum((theta - x) ** 2)
+    >>> tasks = sx.Task(support=jnp.array([[1.0], [jnp.nan]]), query=jnp.ones((2, 1)))
+    >>> _, info = learner.gradient(loss_fn, sx.Prior.create(jnp.zeros(1)), tasks)
+    >>> int(info.num_failed), info.healthy, info.failed_step
+    (1, Array([ True, False], dtype=bool), Array([-1,  0], dtype=int32))
     """
 
     query_loss: Scalar
@@ -91,13 +110,13 @@ class Learner(eqx.Module):
 
     meta_gradient: AbstractMetaGradient
     solver: AbstractSolver
-    num_steps: int = eqx.field(static=True, kw_only=True)
+    num_steps: int = eqx.field(static=True, kw_only=True, converter=operator.index)
     optimiser: optax.GradientTransformation = eqx.field(static=True, kw_only=True)
     variance_optimiser: optax.GradientTransformation | None = eqx.field(static=True, kw_only=True, default=None)
     rate_optimiser: optax.GradientTransformation | None = eqx.field(static=True, kw_only=True, default=None)
     rates: Literal["parameter", "module"] | None = eqx.field(static=True, kw_only=True, default=None)
     variance: float | None = eqx.field(static=True, kw_only=True, default=None)
-    learned: tuple[str, ...] | None = eqx.field(static=True, kw_only=True, default=None)
+    learned: tuple[str, ...] | None = eqx.field(static=True, kw_only=True, default=None, converter=module_names)
     warmup: int = eqx.field(static=True, kw_only=True, default=0)
     variance_range: tuple[float, float] = eqx.field(static=True, kw_only=True, default=(1e-5, 1e5))
     regulariser: float = eqx.field(kw_only=True, default=0.0)
@@ -105,10 +124,16 @@ class Learner(eqx.Module):
     divergence: float = eqx.field(kw_only=True, default=1e3)
     sample: SampleFn | None = eqx.field(static=True, kw_only=True, default=None)
     query_sample: SampleFn | None = eqx.field(static=True, kw_only=True, default=None)
-    trainable: tuple[str, ...] | None = eqx.field(static=True, kw_only=True, default=None)
+    trainable: tuple[str, ...] | None = eqx.field(static=True, kw_only=True, default=None, converter=module_names)
     chunk_size: int | None = eqx.field(static=True, kw_only=True, default=None)
 
     def __check_init__(self):
+        if not isinstance(self.solver, AbstractSolver):
+            raise TypeError(f"`solver` must be an inner solver such as `ProximalGD(0.1)`, got {self.solver!r}.")
+        for name in ("optimiser", "variance_optimiser", "rate_optimiser"):
+            optimiser = getattr(self, name)
+            if optimiser is not None and not isinstance(optimiser, optax.GradientTransformation):
+                raise TypeError(f"`{name}` must be an optax optimiser such as `optax.adam(1e-3)`, got {optimiser!r}.")
         check_at_least("num_steps", self.num_steps, 1)
         check_at_least("warmup", self.warmup, 0)
         if self.chunk_size is not None:
@@ -122,6 +147,10 @@ class Learner(eqx.Module):
             raise ValueError(f"`rates` must be None, 'parameter' or 'module', got {self.rates!r}.")
         if (self.rates is None) != (self.rate_optimiser is None):
             raise ValueError("Learned `rates` and a `rate_optimiser` go together.")
+        if self.variance_optimiser is None and (self.learned is not None or self.warmup):
+            raise ValueError("`learned` and `warmup` are about variances, which only move with a `variance_optimiser`.")
+        if isinstance(self.meta_gradient, Reptile) and not self.meta_gradient.scaled and self.trainable is not None:
+            raise ValueError("Plain Reptile learns only what adapts, so `trainable` would leave the rest untrained.")
 
     def init(self, prior: Prior) -> LearnerState:
         """The state before the first update. What this learner fixes (see `variance`, `rates`) is imposed here."""
@@ -149,6 +178,8 @@ class Learner(eqx.Module):
         self, loss_fn: LossFn, state: LearnerState, tasks: Task, *, key: PRNGKeyArray | None = None
     ) -> tuple[LearnerState, LearnerInfo]:
         """One meta-update; arguments as in `gradient`. If no task is healthy, prior and optimisers stay as they are."""
+        if not isinstance(state, LearnerState):
+            raise TypeError(f"`state` must come from `init` or `update`, got {type(state).__name__}.")
         check_prior(state.prior)
         self.meta_gradient.check(state.prior, _query_of(tasks))
         return _update(self, loss_fn, state, tasks, key)
@@ -321,8 +352,9 @@ def _update_variance(learner: Learner, gradient: Array, state: LearnerState) -> 
     prior, opt_state = state.prior, state.opt_state.variance
     old = prior.log_variance
     learned = np.ones(len(prior.modules), dtype=bool)
-    if learner.learned is not None:
-        learned = np.isin(np.arange(len(prior.modules)), prior.modules.indices(learner.learned))
+    for names in (learner.learned, learner.trainable):  # What does not adapt has no variance to learn.
+        if names is not None:
+            learned &= np.isin(np.arange(len(prior.modules)), prior.modules.indices(names))
     moving = learned & jnp.isfinite(old)
     penalty = jax.grad(inverse_gamma_penalty)(old, learner.regulariser)
     gradient = jnp.where(moving, gradient + penalty, 0)

@@ -23,6 +23,11 @@ class LinearStats(NamedTuple):
 
     `num_steps` taken; `residual` left, relative to the right-hand side; `negative_curvature` is true when the solve
     stopped early because the Hessian is indefinite (adapt longer, raise `damping`, or lower the variances).
+
+    >>> import jax.numpy as jnp, shrinx as sx
+    >>> _, stats = sx.CG(max_steps=5).solve(lambda v: -10 * v, jnp.ones(2), sx.Prior.create(jnp.zeros(2)))
+    >>> bool(stats.negative_curvature), int(stats.num_steps)
+    (True, 0)
     """
 
     num_steps: Int[Array, "..."]
@@ -75,11 +80,9 @@ class CG(eqx.Module):
         if self.system == "whitened":
             metric, weight = variance, jnp.ones_like(variance)
         else:
-            # One over the preconditioner, and that over the variance; both are finite at σ = 0 and at σ = inf.
-            metric, weight = (
-                jnp.minimum(1e3 * variance, 1),
-                jnp.minimum(1e3, jnp.exp(-prior.log_variance.astype(dtype))),
-            )
+            # One over the preconditioner, and that over the variance. A frozen module is no part of the system.
+            metric = jnp.minimum(1e3 * variance, 1)
+            weight = jnp.where(prior.frozen, 0, jnp.minimum(1e3, jnp.exp(-prior.log_variance.astype(dtype))))
         metric_tree, weight_tree = prior.modules.expand(metric), prior.modules.expand(weight)
 
         def operator(q: Params) -> Params:
@@ -95,12 +98,21 @@ class CG(eqx.Module):
         tolerance = jnp.maximum(jnp.asarray(self.tolerance, dtype), jnp.finfo(dtype).eps)
         end = _iterate(operator, dot, rhs, self.max_steps, tolerance)
         # What is left if the Hessian is left out.
-        diagonal = jax.tree.map(lambda b, w, m: b / (w + self.damping * m), rhs, weight_tree, metric_tree)
+        diagonal = jax.tree.map(
+            lambda b, w, m: b / jnp.where(w > 0, w + self.damping * m, 1),
+            rhs,
+            weight_tree,
+            metric_tree,
+        )
         solution = tree_where(end.negative_curvature & (end.num_steps == 0), diagonal, end.solution)
         residual = jnp.sqrt(end.square / jnp.where(end.first_square > 0, end.first_square, 1))
         if self.system == "whitened":
             solution = _finish(solution, end, residual, metric, prior)
-        solution = jax.tree.map(lambda w, x, g: (w * x).astype(g.dtype), weight_tree, solution, gradient)
+        else:
+            # In a frozen module dφ = g - (H + d)x with x the displacement of the others: just what the residual holds.
+            frozen = prior.modules.expand(prior.frozen.astype(dtype))
+            solution = jax.tree.map(lambda w, x, r, f: w * x + f * r, weight_tree, solution, end.residual, frozen)
+        solution = jax.tree.map(lambda x, g: x.astype(g.dtype), solution, gradient)
         return solution, LinearStats(end.num_steps, residual, end.negative_curvature)
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from ._adjoint import AbstractAdjoint, Implicit
@@ -24,7 +25,12 @@ class TaskGradient(NamedTuple):
 
 
 class AbstractMetaGradient(eqx.Module):
-    """How one task pulls at the prior: what a `Learner` averages over tasks."""
+    """How one task pulls at the prior: what a `Learner` averages over tasks.
+
+    >>> import shrinx as sx
+    >>> all(isinstance(m, sx.AbstractMetaGradient) for m in (sx.Predictive(sx.Unroll()), sx.Reptile(sx.Implicit())))
+    True
+    """
 
     @abc.abstractmethod
     def of_task(self, problem: Problem, query: Data | None) -> TaskGradient:
@@ -56,7 +62,8 @@ class Predictive(AbstractMetaGradient):
 
     def check(self, prior: Prior, query: Data | None) -> None:
         _check_query(query)
-        _check_finite(prior, self.adjoint)
+        if isinstance(self.adjoint, Implicit):
+            _check_finite(prior, "The implicit gradient")
 
 
 class Reptile(AbstractMetaGradient):
@@ -113,7 +120,8 @@ class Reptile(AbstractMetaGradient):
     def check(self, prior: Prior, query: Data | None) -> None:
         if self.adjoint is not None:
             _check_query(query)
-            _check_finite(prior, self.adjoint)
+        if self.scaled or isinstance(self.adjoint, Implicit):
+            _check_finite(prior, "σ-Reptile")
 
 
 def _check_query(query: Data | None) -> None:
@@ -121,12 +129,9 @@ def _check_query(query: Data | None) -> None:
         raise ValueError("This learner judges adapted parameters by `task.query`, which is missing.")
 
 
-def _check_finite(prior: Prior, adjoint: AbstractAdjoint) -> None:
-    if not isinstance(adjoint, Implicit) or not is_concrete(prior.log_variance):
+def _check_finite(prior: Prior, why: str) -> None:
+    if not is_concrete(prior.log_variance):
         return
-    infinite = [name for name, v in zip(prior.modules.names, prior.log_variance, strict=True) if v == jnp.inf]
+    infinite = [prior.modules.names[index] for index in np.flatnonzero(np.isposinf(np.asarray(prior.log_variance)))]
     if infinite:
-        raise ValueError(
-            f"The implicit gradient needs finite variances, but modules {infinite} have none; "
-            "give them a finite variance, or differentiate by `Unroll` or `FirstOrder`."
-        )
+        raise ValueError(f"{why} needs finite variances, but modules {infinite} have none.")

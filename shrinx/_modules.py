@@ -272,6 +272,8 @@ def by_label(params: AnyTree, label: Callable[[str], str] | Mapping[str, str]) -
     ('conv', 'output')
     """
     named = _checked_leaves(params)
+    if not isinstance(label, Mapping) and not callable(label):
+        raise TypeError(f"`label` must be a function of the path or a mapping of names to patterns, got {label!r}.")
     name_of = _matcher(label, [path for path, _ in named]) if isinstance(label, Mapping) else label
     grids = [(path, array.shape, (1,) * len(array.shape), [str(name_of(path))]) for path, array in named]
     return _build(params, grids)
@@ -298,6 +300,7 @@ def by_axis(params: AnyTree, axes: Mapping[str, int | tuple[int, ...]], *, group
     named = _checked_leaves(params)
     patterns = list(axes)
     matched = _matcher({pattern: pattern for pattern in patterns}, [path for path, _ in named], whole=False)
+    counts: dict[str, tuple[int, str]] = {}
     grids = []
     for path, array in named:
         layer, shape = path.rpartition("/")[0] or path, tuple(array.shape)
@@ -308,6 +311,12 @@ def by_axis(params: AnyTree, axes: Mapping[str, int | tuple[int, ...]], *, group
         axis = axes[pattern]
         split = _normalise_axes(path, shape, (axis,) if isinstance(axis, int) else axis)
         cells = math.prod(shape[a] for a in split)
+        if groups is None and counts.setdefault(layer, (cells, path))[0] != cells:
+            other = counts[layer]
+            raise ValueError(
+                f"Leaves '{other[1]}' and '{path}' of one layer would be split into {other[0]} and {cells} modules; "
+                "give each its own pattern and axis, or cut both into as many `groups`."
+            )
         if groups is not None and (groups < 1 or cells % groups):
             raise ValueError(f"Cannot cut the {cells} indices of leaf '{path}' along axis {axis} into {groups} groups.")
         per_group = 1 if groups is None else cells // groups
@@ -369,6 +378,10 @@ def _checked_leaves(params: AnyTree) -> list[tuple[str, Any]]:
     named = _named_leaves(params)
     if not named:
         raise ValueError("There are no parameters to split into modules: the tree has no leaves.")
+    paths = [path for path, _ in named]
+    if len(set(paths)) < len(paths):
+        twice = sorted({path for path in paths if paths.count(path) > 1})
+        raise ValueError(f"Several leaves have the same path {twice}; rename one of their keys.")
     for path, leaf in named:
         if not hasattr(leaf, "dtype") or not hasattr(leaf, "shape"):
             what = f"is a {type(leaf).__name__}"

@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from ._modules import Modules, Restriction, accumulation_dtype, by_layer
@@ -61,16 +62,21 @@ class Prior(eqx.Module):
         - `params`: a pytree of floating arrays, the first mean.
         - `modules`: their partition; `by_layer(params)` by default.
         - `variance`: one number for all modules, an array of shape `[modules]`, or a mapping from every module's
-          name to its variance. Zero freezes a module, `inf` removes the prior from it.
+          name to its variance. Zero freezes a module, `inf` removes the prior from it. May be traced.
 
         **Returns:** a `Prior`.
         """
         modules = by_layer(params) if modules is None else modules
+        if not isinstance(modules, Modules):
+            raise TypeError(f"`modules` must be a partition such as `by_layer(params)`, got {type(modules).__name__}.")
         modules.check(params)
         mean = jax.tree.map(jnp.asarray, params)
         dtype = accumulation_dtype(mean)
-        with np.errstate(divide="ignore"):
-            log_variance = np.log(_checked_variance(variance, modules))
+        if isinstance(variance, Tracer):
+            log_variance = jnp.broadcast_to(jnp.log(variance), (len(modules),))
+        else:
+            with np.errstate(divide="ignore"):
+                log_variance = np.log(_checked_variance(variance, modules))
         return Prior(mean=mean, log_variance=jnp.asarray(log_variance, dtype), modules=modules)
 
     @property
@@ -92,8 +98,10 @@ class Prior(eqx.Module):
 
     def precision(self) -> Float[Array, " modules"]:
         """1/σ² of every module; 0 for the frozen ones, whose displacement is 0 anyway."""
-        finite = jnp.where(self.frozen, jnp.inf, self.log_variance)
-        return jnp.exp(-finite)
+        # Kept below overflow, so that a variance too small for the dtype times a displacement of 0 is not NaN.
+        smallest = -0.9 * math.log(float(jnp.finfo(self.log_variance.dtype).max))
+        log_variance = jnp.where(self.frozen, jnp.inf, self.log_variance)
+        return jnp.exp(-jnp.maximum(log_variance, smallest))
 
     def module_energy(self, params: Params) -> Float[Array, " modules"]:
         """`energy`, module by module."""
@@ -125,7 +133,8 @@ class Prior(eqx.Module):
         """
         sizes = jnp.asarray(self.modules.sizes, self.log_variance.dtype)
         normaliser = 0.5 * sizes * (math.log(2 * math.pi) + self.log_variance)
-        return -jnp.sum(normaliser) - self.energy(params)
+        energy = self.energy(params)
+        return jnp.where(jnp.isposinf(energy), -jnp.inf, -jnp.sum(normaliser) - energy)
 
     def steps(self, rate: ArrayLike) -> Params:
         """The step size of every parameter: `rate`, times the learned `rates` where there are any.

@@ -1,7 +1,6 @@
 """One task to adapt to, and the loop that does it: the MAP estimate under the prior, by one scan."""
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import equinox as eqx
@@ -12,7 +11,6 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from ._check import check_at_least, check_data, check_prior, check_scalar_loss
 from ._modules import Restriction
 from ._prior import Prior
-from ._select import Selection
 from ._solver import AbstractSolver
 from ._tree import tree_where
 from ._types import Data, LossFn, Params, SampleFn
@@ -28,6 +26,13 @@ class Adapted(eqx.Module):
     - `losses`: `[num_steps]`, the loss of each step's batch before that step.
     - `gradient_norms`: `[num_steps]`, the norm of the gradient of loss plus energy, likewise.
     - `failed_step`: the first step that met a non-finite loss or gradient, after which nothing moved; -1 if none did.
+
+    >>> import jax.numpy as jnp, shrinx as sx
+    >>> loss_fn = lambda theta, x: 0.5 * jnp.sum((theta - x) ** 2)
+    >>> prior = sx.Prior.create(jnp.zeros(1), variance=1.0)
+    >>> adapted = sx.adapt(loss_fn, prior, jnp.array([2.0]), sx.ProximalGD(1.0), num_steps=2)
+    >>> adapted.losses, adapted.displacement, int(adapted.failed_step)
+    (Array([2. , 0.5], dtype=float32), Array([1.], dtype=float32), -1)
     """
 
     params: Params
@@ -64,6 +69,10 @@ class Problem(eqx.Module):
 
     def run(self, prior: Prior, *, segment: int | None = None) -> Adapted:
         """Adapt from `prior`. With `segment`, a reverse pass stores the state only once in so many steps."""
+        return self.watch(prior, lambda params: None, segment=segment)[0]
+
+    def watch(self, prior: Prior, observe: Any, *, segment: int | None = None) -> tuple[Adapted, Any]:
+        """`run`, and `observe(params)` after every step, stacked."""
         part, restriction = (prior, None) if self.trainable is None else prior.restrict(self.trainable)
 
         def step(carry, index):
@@ -77,20 +86,22 @@ class Problem(eqx.Module):
             healthy = jnp.isfinite(info.loss) & jnp.isfinite(info.gradient_norm)
             failed_step = jnp.where((failed_step < 0) & ~healthy, index, failed_step)
             moved, new_state = tree_where(failed_step < 0, (moved, new_state), (displacement, state))
-            return (moved, new_state, failed_step), info
+            seen = observe(_complete(part.at(moved), restriction, prior))
+            return (moved, new_state, failed_step), (info, seen)
 
         zeros = jax.tree.map(jnp.zeros_like, part.mean)
         start = (zeros, self.solver.init(part), jnp.full((), -1, jnp.int32))
-        (displacement, _, failed_step), info = _scan(step, start, self.num_steps, segment)
+        (displacement, _, failed_step), (info, seen) = _scan(step, start, self.num_steps, segment)
         if restriction is not None:
             displacement = restriction.merge(displacement, jax.tree.map(jnp.zeros_like, prior.mean))
-        return Adapted(
+        adapted = Adapted(
             params=prior.at(displacement),
             displacement=displacement,
             losses=info.loss,
             gradient_norms=info.gradient_norm,
             failed_step=failed_step,
         )
+        return adapted, seen
 
 
 def make_problem(
@@ -102,7 +113,7 @@ def make_problem(
     num_steps: int,
     key: PRNGKeyArray | None,
     sample: SampleFn | None,
-    trainable: str | Iterable[str] | Selection | None,
+    trainable: tuple[str, ...] | None,
     what: str = "data",
 ) -> Problem:
     """Check the arguments of `adapt` and bundle them."""
@@ -113,13 +124,9 @@ def make_problem(
         raise TypeError(f"`solver` must be an inner solver such as `ProximalGD(0.1)`, got {type(solver).__name__}.")
     if sample is not None and key is None:
         raise ValueError("`sample` draws random batches and needs a `key`.")
-    names = None
-    if trainable is not None:
-        chosen = trainable.names if isinstance(trainable, Selection) else trainable
-        names = tuple(prior.modules.names[index] for index in prior.modules.indices(chosen))
-        if not names:
-            raise ValueError(f"`trainable` names no module; known: {list(prior.modules.names)}.")
-    problem = Problem(loss_fn, prior, data, solver, key, num_steps, sample, names)
+    if trainable is not None and not prior.modules.indices(trainable):
+        raise ValueError(f"`trainable` names no module; known: {list(prior.modules.names)}.")
+    problem = Problem(loss_fn, prior, data, solver, key, num_steps, sample, trainable)
     check_scalar_loss(loss_fn, prior.mean, jax.eval_shape(problem.batch, 0))
     return problem
 

@@ -1,6 +1,7 @@
 """Which modules are task-specific: ranking and choosing by what the prior has learned."""
 
 import abc
+from collections.abc import Iterable
 from typing import Literal
 
 import equinox as eqx
@@ -17,6 +18,12 @@ class Selection(eqx.Module):
 
     **Attributes:** `names` of the chosen modules, highest score first; `scores` of all modules, `[modules]`; `mask`,
     `[modules]`, true for the chosen; `fraction`, the chosen share of all parameters.
+
+    >>> import jax.numpy as jnp, shrinx as sx
+    >>> prior = sx.Prior.create({"a": jnp.ones(1), "b": jnp.ones(3)}, variance={"a": 1e-5, "b": 2.0})
+    >>> chosen = sx.select(prior, sx.TopK(1))
+    >>> chosen.names, chosen.mask.tolist(), chosen.fraction
+    (('b',), [False, True], 0.75)
     """
 
     names: tuple[str, ...] = eqx.field(static=True)
@@ -25,8 +32,23 @@ class Selection(eqx.Module):
     fraction: float = eqx.field(static=True)
 
 
+def module_names(chosen: "str | Iterable[str] | Selection | None") -> tuple[str, ...] | None:
+    """Names of modules in the form everything inside uses, from any form a caller may use."""
+    if chosen is None:
+        return None
+    if isinstance(chosen, Selection):
+        return chosen.names
+    return (chosen,) if isinstance(chosen, str) else tuple(chosen)
+
+
 class AbstractRule(eqx.Module):
-    """How many of the best modules to choose, given everyone's score."""
+    """How many of the best modules to choose, given everyone's score.
+
+    >>> import shrinx as sx
+    >>> class Everything(sx.AbstractRule):
+    ...     def choose(self, scores):
+    ...         return scores > float("-inf")
+    """
 
     @abc.abstractmethod
     def choose(self, scores: np.ndarray) -> np.ndarray:
@@ -116,6 +138,8 @@ def select(prior: Prior, rule: AbstractRule, *, score: Score = "variance") -> Se
     (('bias',), ('weight',))
     """
     check_prior(prior)
+    if not isinstance(rule, AbstractRule):
+        raise TypeError(f"`rule` must be `TopK(k)`, `Threshold(least)` or `LargestGap()`, got {rule!r}.")
     scores = _scores(prior, score)
     if np.isnan(scores).any():
         names = [name for name, value in zip(prior.modules.names, scores, strict=True) if np.isnan(value)]

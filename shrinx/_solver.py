@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ._check import check_at_least
+from ._check import check_at_least, is_concrete
 from ._prior import Prior
-from ._tree import tree_dot, tree_norm
+from ._tree import tree_dot, tree_norm, tree_where
 from ._types import Params, Scalar
 
 State = TypeVar("State")
@@ -28,6 +28,11 @@ class StepInfo(NamedTuple):
     """What one step saw *before* it moved.
 
     `loss` of its batch; `gradient_norm`, |∇ℓ + δ/σ²| over the modules that are free to move: 0 at the MAP estimate.
+
+    >>> import jax.numpy as jnp, shrinx as sx
+    >>> prior = sx.Prior.create(jnp.zeros(2), variance=0.5)
+    >>> sx.StepInfo.of(prior, jnp.ones(2), jnp.asarray(1.0), jnp.full(2, -2.0)).gradient_norm
+    Array(0., dtype=float32)
     """
 
     loss: Scalar
@@ -48,6 +53,19 @@ class AbstractSolver(eqx.Module, Generic[State]):
     """What `adapt` needs of an inner solver: `init` and `step`, both pure.
 
     To add one, write a final subclass with these two methods; see the docs, "Add an inner solver".
+
+    >>> import jax, jax.numpy as jnp, shrinx as sx
+    >>> class SignDescent(sx.AbstractSolver):
+    ...     rate: float
+    ...     def init(self, prior):
+    ...         return None
+    ...     def step(self, loss_fn, displacement, state, prior):
+    ...         loss, gradient = jax.value_and_grad(loss_fn)(displacement)
+    ...         moved = jax.tree.map(lambda d, g: d - self.rate * jnp.sign(g), displacement, gradient)
+    ...         return moved, state, sx.StepInfo.of(prior, displacement, loss, gradient)
+    >>> prior = sx.Prior.create(jnp.zeros(1), variance=jnp.inf)
+    >>> sx.adapt(lambda p, x: jnp.sum((p - x) ** 2), prior, jnp.ones(1), SignDescent(0.25), num_steps=4).params
+    Array([1.], dtype=float32)
     """
 
     @abc.abstractmethod
@@ -97,7 +115,7 @@ class ProximalGD(AbstractSolver[_GDState]):
         check_at_least("power_steps", self.power_steps, 0)
 
     def init(self, prior: Prior) -> _GDState:
-        direction = jax.tree.map(jnp.ones_like, prior.mean) if self.power_steps else None
+        direction = _random_like(prior.mean) if self.power_steps else None
         return _GDState(num_steps=jnp.zeros((), jnp.int32), direction=direction)
 
     def step(
@@ -164,7 +182,10 @@ class ProximalAdam(AbstractSolver[_AdamState]):
         first_bias, second_bias = 1 - self.b1**power, 1 - self.b2**power
 
         def denominator(v):
-            return jnp.sqrt(v / second_bias.astype(v.dtype) + self.eps_root) + self.eps
+            # The square root has no derivative at 0, where the units of a ReLU network that are off have their v.
+            square = v / second_bias.astype(v.dtype) + self.eps_root
+            positive = square > 0
+            return jnp.where(positive, jnp.sqrt(jnp.where(positive, square, 1)), 0) + self.eps
 
         scale = jax.tree.map(denominator, second)
         steps = jax.tree.map(
@@ -182,7 +203,11 @@ def _rate_at(learning_rate: Any, count: Int[Array, ""]) -> Any:
 
 
 def _check_learning_rate(learning_rate: Any) -> None:
-    if isinstance(learning_rate, int | float) and not learning_rate > 0:
+    if callable(learning_rate) or not is_concrete(learning_rate):
+        return
+    if jnp.ndim(learning_rate) != 0 or not jnp.issubdtype(jnp.result_type(learning_rate), jnp.number):
+        raise TypeError(f"`learning_rate` must be one number or an optax schedule, got {learning_rate!r}.")
+    if not learning_rate > 0:
         raise ValueError(f"`learning_rate` must be positive, got {learning_rate}.")
 
 
@@ -194,11 +219,23 @@ def _largest_curvature(
     _, product = jax.linearize(jax.grad(loss_fn), displacement)
     curvature = jnp.zeros(())
     for _ in range(power_steps):
-        norm = tree_norm(direction)
-        direction = jax.tree.map(lambda v, n=norm: v / jnp.maximum(n, 1e-30).astype(v.dtype), direction)
         image = product(direction)
-        curvature, direction = jnp.abs(tree_dot(direction, image)), image
+        norm = tree_norm(image)
+        curvature = jnp.abs(tree_dot(direction, image))
+        # Where the loss is flat along the direction there is no better one to go on with.
+        found = jnp.isfinite(norm) & (norm > 0)
+        image = jax.tree.map(lambda v, n=norm: v / n.astype(v.dtype), image)
+        direction = tree_where(found, image, direction)
     return jax.lax.stop_gradient((curvature, direction))
+
+
+def _random_like(tree: Params) -> Params:
+    """A unit vector in general position (a vector of ones would be in the null space of a softmax layer)."""
+    leaves, treedef = jax.tree.flatten(tree)
+    keys = jax.random.split(jax.random.key(0), len(leaves))
+    draws = [jax.random.normal(key, leaf.shape).astype(leaf.dtype) for key, leaf in zip(keys, leaves, strict=True)]
+    norm = tree_norm(draws)
+    return treedef.unflatten([draw / norm.astype(draw.dtype) for draw in draws])
 
 
 def _limit(steps: Params, curvature: Scalar) -> Params:

@@ -1,4 +1,6 @@
+import gc
 import os
+from pathlib import Path
 
 import jax
 import pytest
@@ -10,6 +12,16 @@ os.environ["XLA_FLAGS"] = (
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+@pytest.fixture(autouse=True)
+def few_memory_maps():
+    """Every compiled program holds memory maps. Linux grants a process 65,530, and XLA aborts when they run out."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > 30_000:
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture

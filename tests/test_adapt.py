@@ -120,7 +120,8 @@ def test_stops_cleanly_at_a_non_finite_loss():
     assert 0 < adapted.failed_step < 49
     assert jnp.isfinite(adapted.params).all()
     assert jnp.isfinite(adapted.losses[: int(adapted.failed_step)]).all()
-    assert not jnp.isfinite(adapted.losses[int(adapted.failed_step)])
+    step = int(adapted.failed_step)
+    assert not (jnp.isfinite(adapted.losses[step]) & jnp.isfinite(adapted.gradient_norms[step]))
 
 
 def test_nan_in_the_data_is_reported(regression):
@@ -141,6 +142,9 @@ def test_evaluate_and_ablate_agree_with_adapt():
     one = jax.tree.map(lambda x: x[3], tasks)
     adapted = sx.adapt(conv_net_loss, prior, one.support, sx.ProximalGD(0.1), num_steps=5)
     assert float(scores[3]) == pytest.approx(float(conv_net_loss(adapted.params, one.query)), rel=1e-5)
+    curve = sx.adaptation_curve(conv_net_loss, prior, tasks, sx.ProximalGD(0.1), num_steps=5)
+    assert curve.shape == (5, 6)
+    np.testing.assert_allclose(curve[:, -1], scores, rtol=1e-5)
     only = sx.ablate(
         conv_net_loss, prior, tasks, sx.ProximalGD(0.1), num_steps=5, subsets={"last": ["output"], "first": "conv0"}
     )

@@ -129,7 +129,8 @@ def test_learners_that_make_no_sense(case):
 
 @pytest.mark.parametrize("option", ["learned", "trainable"])
 def test_unknown_names_in_a_learner(option):
-    learner = sx.maml(GD, num_steps=1, optimiser=optax.sgd(0.1), **{option: ("tail",)})
+    sgd = optax.sgd(0.1)
+    learner = sx.sigma_maml(GD, num_steps=1, optimiser=sgd, variance_optimiser=sgd, **{option: ("tail",)})
     with pytest.raises(ValueError, match=r"Unknown modules \['tail'\]; known: \['a', 'b'\]"):
         learner.init(PRIOR)
 

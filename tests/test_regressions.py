@@ -1,0 +1,172 @@
+"""One behaviour each, found by people who tried the library."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from learners import make_learners
+from problems import quadratic_loss, random_quadratic, relative_error
+
+import shrinx as sx
+
+SGD = optax.sgd(0.1)
+GD = sx.ProximalGD(0.1)
+
+
+def squared_distance(theta, x):
+    return jnp.sum((theta - x) ** 2)
+
+
+def sum_loss(params, x):
+    return jnp.sum((params["a"] + params["b"] - x) ** 2)
+
+
+@pytest.mark.parametrize("system", ["whitened", "preconditioned"])
+def test_frozen_modules_in_either_linear_system(x64, system):
+    base = random_quadratic(0, dimension=12, deviations=(0.3, 3.0))
+    frozen = np.arange(len(base.sizes)) % 2 == 0
+    problem = type(base)(**{**base.__dict__, "deviations": np.where(frozen, 0.0, base.deviations)})
+    cg = sx.CG(max_steps=100, system=system)
+    learner = sx.Learner(sx.Predictive(sx.Implicit(cg)), sx.ProximalGD(1.0), num_steps=2000, optimiser=SGD)
+    ours, _ = learner.gradient(quadratic_loss, problem.prior("float64"), problem.task("float64", batch=True))
+    assert relative_error(problem.join(ours.mean), problem.meta_gradient()[0]) < 1e-8
+
+
+def test_unrolling_adam_through_units_that_are_off():
+    model = eqx.nn.MLP(1, 1, width_size=8, depth=2, key=jax.random.key(0))
+    params, static = eqx.partition(model, eqx.is_inexact_array)
+
+    def loss_fn(params, batch):
+        x, y = batch
+        return jnp.mean((jax.vmap(eqx.combine(params, static))(x) - y) ** 2)
+
+    x = jnp.linspace(0.5, 1, 5)[None, :, None]
+    tasks = sx.Task(support=(x, x), query=(x, x))
+    learner = sx.sigma_maml(sx.ProximalAdam(1e-2), num_steps=3, optimiser=SGD, variance_optimiser=SGD)
+    gradient, info = learner.gradient(loss_fn, sx.Prior.create(params), tasks)
+    assert info.num_failed == 0
+    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+
+
+def test_adapt_is_compiled_once():
+    traces = []
+
+    def loss_fn(theta, x):
+        traces.append(None)
+        return squared_distance(theta, x)
+
+    counts = []
+    for value in range(4):
+        sx.adapt(loss_fn, sx.Prior.create(jnp.zeros(2)), jnp.full(2, float(value)), GD, num_steps=3)
+        counts.append(len(traces))
+    assert len(set(counts)) == 1
+
+
+def test_implicit_derivatives_it_does_not_have_are_errors_not_zeros():
+    prior = sx.Prior.create(jnp.zeros(1))
+
+    def adapted(x, adjoint):
+        return sx.adapt(squared_distance, prior, x, sx.ProximalGD(0.3), num_steps=30, adjoint=adjoint).params[0]
+
+    assert jax.grad(adapted)(jnp.ones(1), sx.Unroll())[0] > 0.1
+    with pytest.raises(Exception, match="differentiat"):
+        jax.grad(adapted)(jnp.ones(1), sx.Implicit())
+
+
+@pytest.mark.parametrize("adjoint", [sx.Unroll(), sx.Implicit(), sx.FirstOrder()])
+def test_the_displacement_has_the_derivative_of_the_parameters(adjoint):
+    def both(prior):
+        adapted = sx.adapt(squared_distance, prior, jnp.ones(1), sx.ProximalGD(0.3), num_steps=50, adjoint=adjoint)
+        return adapted.displacement[0], adapted.params[0] - prior.mean[0]
+
+    prior = sx.Prior.create(jnp.zeros(1))
+    one, two = (jax.grad(lambda p, i=i: both(p)[i])(prior) for i in (0, 1))
+    np.testing.assert_allclose(one.log_variance, two.log_variance, rtol=1e-5)
+    np.testing.assert_allclose(one.mean, two.mean, atol=1e-6)
+
+
+def test_power_iterations_start_in_general_position():
+    def loss_fn(params, x):
+        return 50 * jnp.sum((params["a"][0] - params["a"][1] - x) ** 2)
+
+    prior = sx.Prior.create({"a": jnp.zeros(2)}, variance=1e4)
+    adapted = sx.adapt(loss_fn, prior, jnp.ones(1), sx.ProximalGD(0.1, power_steps=1), num_steps=100)
+    assert adapted.failed_step == -1
+    assert adapted.losses[-1] < 1e-3
+
+
+def test_modules_that_do_not_adapt_keep_their_variance():
+    learner = sx.sigma_maml(GD, num_steps=2, optimiser=SGD, variance_optimiser=SGD, trainable="b", regulariser=0.1)
+    state = learner.init(sx.Prior.create({"a": jnp.zeros(1), "b": jnp.zeros(1)}))
+    state, _ = learner.update(sum_loss, state, sx.Task(jnp.ones((2, 1)), jnp.ones((2, 1))))
+    assert state.prior.log_variance[0] == 0
+    assert state.prior.log_variance[1] != 0
+
+
+def test_a_moved_frozen_module_has_density_zero():
+    prior = sx.Prior.create({"a": jnp.zeros(1), "b": jnp.zeros(1)}, variance=0.0)
+    assert prior.log_density({"a": jnp.ones(1), "b": jnp.zeros(1)}) == -jnp.inf
+
+
+@pytest.mark.parametrize("variance", [1e-37, 1e-40, 1e-300])
+def test_variances_too_small_for_the_dtype(variance):
+    prior = sx.Prior.create(jnp.zeros(1), variance=variance)
+    adapted = sx.adapt(squared_distance, prior, jnp.ones(1), GD, num_steps=3)
+    assert adapted.failed_step == -1
+    assert jnp.isfinite(adapted.gradient_norms).all()
+
+
+def test_selections_are_accepted_wherever_names_are():
+    prior = sx.Prior.create({"a": jnp.zeros(1), "b": jnp.zeros(1)}, variance={"a": 0.1, "b": 2.0})
+    chosen = sx.select(prior, sx.TopK(1))
+    tasks = sx.Task(jnp.ones((2, 1)), jnp.ones((2, 1)))
+    learner = sx.maml(GD, num_steps=2, optimiser=SGD, trainable=chosen)
+    assert learner.trainable == ("b",)
+    learner.update(sum_loss, learner.init(prior), tasks)
+    scores = sx.ablate(sum_loss, prior, tasks, learner.solver, num_steps=3, subsets={"chosen": chosen, "none": []})
+    np.testing.assert_allclose(scores["none"], 1.0)
+    assert (scores["chosen"] < 1).all()
+
+
+def test_variances_may_be_traced():
+    def adapted(variance):
+        prior = sx.Prior.create(jnp.zeros(1), variance=variance)
+        return sx.adapt(lambda t, x: 0.5 * squared_distance(t, x), prior, jnp.ones(1), sx.ProximalGD(0.5), num_steps=60)
+
+    params = jax.vmap(adapted)(jnp.array([1.0, 3.0])).params[:, 0]
+    np.testing.assert_allclose(params, [0.5, 0.75], rtol=1e-4)
+
+
+PARAMS = {"a": jnp.zeros(2), "b": jnp.zeros(2)}
+TASKS = sx.Task(jnp.ones((2, 2)), jnp.ones((2, 2)))
+
+
+def reptile_without_a_prior():
+    learner = sx.Learner(sx.Reptile(None), GD, num_steps=1, optimiser=SGD)
+    return learner.gradient(sum_loss, sx.Prior.create(PARAMS, variance=jnp.inf), TASKS)
+
+
+def score_with_a_dictionary():
+    def metric_fn(params, query):
+        return {"sum": jnp.sum(query)}
+
+    return sx.evaluate(sum_loss, sx.Prior.create(PARAMS), TASKS, GD, num_steps=1, metric_fn=metric_fn)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: sx.by_axis({"c": {"w": jnp.ones((3, 2)), "b": jnp.ones(2)}}, {"c": 0}), "split into 2 and 3 modules"),
+        (lambda: sx.by_leaf({"a/b": jnp.ones(1), "a": {"b": jnp.ones(1)}}), r"same path \['a/b'\]"),
+        (lambda: sx.reptile(GD, num_steps=1, optimiser=SGD, trainable="a"), "Plain Reptile learns only what adapts"),
+        (lambda: sx.maml(GD, num_steps=1, optimiser=SGD, warmup=3), "only move with a `variance_optimiser`"),
+        (reptile_without_a_prior, r"finite variances, but modules \['a', 'b'\]"),
+        (score_with_a_dictionary, "`metric_fn` must return one floating number"),
+        (lambda: make_learners()["maml"].update(sum_loss, sx.Prior.create(PARAMS), TASKS), "state"),
+    ],
+)
+def test_mistakes_that_used_to_pass(call, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        call()
