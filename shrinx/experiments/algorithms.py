@@ -1,0 +1,108 @@
+"""Learners from a configuration: the part that all meta-learning experiments share."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import optax
+
+from .._algorithms import fomaml, imaml, maml, meta_sgd, reptile, sigma_imaml, sigma_maml, sigma_reptile
+from .._learner import Learner
+from .._linear import CG
+from .._solver import AbstractSolver, ProximalAdam, ProximalGD
+from .._types import SampleFn
+
+SIGMA = ("sigma-maml", "sigma-imaml", "sigma-reptile")
+PLAIN = ("maml", "imaml", "reptile")
+
+
+@dataclass(frozen=True)
+class LearnerConfig:
+    """The fields every meta-learning experiment has; an experiment's `Config` adds its own."""
+
+    algorithm: str
+    """Which learner."""
+    seed: int = 0
+    """Seed of the first of the runs that go together; the others count up from it."""
+    num_updates: int = 1000
+    """Meta-updates."""
+    tasks_per_update: int = 5
+    """Tasks in a meta-update."""
+    mean_optimiser: str = "adam"
+    """Meta-optimiser of the mean: adam or sgd."""
+    mean_rate: float = 1e-3
+    """Its learning rate."""
+    variance_rate: float = 1e-2
+    """Adam's learning rate for the log-variances (for Meta-SGD: for the step sizes)."""
+    decay: float = 0.0
+    """Share of the updates, at the end, over which both rates fall linearly to zero."""
+    warmup: int = 0
+    """Hold the variances for so many updates."""
+    variance: float = 1.0
+    """Initial variance of every module; for imaml its constant 1/λ."""
+    regulariser: float = 1e-5
+    """β of the inverse-gamma penalty on the variances."""
+    solver: str = "gd"
+    """Inner solver: gd or adam, both proximal."""
+    inner_rate: float = 0.01
+    """Its learning rate."""
+    inner_steps: int = 100
+    """Steps of adaptation in meta-training."""
+    power_steps: int = 0
+    """Power iterations a step for a curvature-safe step size (gd only; 0 is off)."""
+    cg_steps: int = 5
+    """Conjugate-gradient steps of the implicit gradient."""
+    damping: float = 0.0
+    """Damping of the implicit gradient."""
+    max_task_norm: float | None = None
+    """Clip each task's meta-gradient to this norm."""
+    adapt_steps: int = 100
+    """Steps of adaptation at which held-out tasks are scored."""
+    num_test_tasks: int = 100
+    """Held-out tasks."""
+
+
+def make_solver(config: LearnerConfig) -> AbstractSolver:
+    if config.solver == "adam":
+        return ProximalAdam(config.inner_rate)
+    return ProximalGD(config.inner_rate, power_steps=config.power_steps)
+
+
+def make_learner(
+    config: LearnerConfig, *, sample: SampleFn | None = None, query_sample: SampleFn | None = None
+) -> Learner:
+    def rate(peak: float) -> Any:
+        falling = int(config.decay * config.num_updates)
+        if not falling:
+            return peak
+        return optax.linear_schedule(peak, 0.0, falling, transition_begin=config.num_updates - falling)
+
+    optimiser = {"adam": optax.adam, "sgd": optax.sgd}[config.mean_optimiser](rate(config.mean_rate))
+    solver = make_solver(config)
+    common: dict[str, Any] = {
+        "num_steps": config.inner_steps,
+        "optimiser": optimiser,
+        "max_task_norm": config.max_task_norm,
+        "sample": sample,
+        "query_sample": query_sample,
+    }
+    cg = CG(max_steps=config.cg_steps, damping=config.damping)
+    adam = optax.adam(rate(config.variance_rate))
+    learned = {"variance_optimiser": adam, "warmup": config.warmup, "regulariser": config.regulariser}
+    match config.algorithm:
+        case "sigma-maml":
+            return sigma_maml(solver, **common, **learned)
+        case "sigma-imaml":
+            return sigma_imaml(solver, linear_solver=cg, **common, **learned)
+        case "sigma-reptile":
+            return sigma_reptile(solver, linear_solver=cg, **common, **learned)
+        case "maml":
+            return maml(solver, **common)
+        case "fomaml":
+            return fomaml(solver, **common)
+        case "imaml":
+            return imaml(solver, linear_solver=cg, **common)
+        case "reptile":
+            return reptile(solver, **common)
+        case "meta-sgd":
+            return meta_sgd(solver, rate_optimiser=adam, **common)
+    raise ValueError(f"Unknown algorithm {config.algorithm!r}.")

@@ -1,0 +1,52 @@
+"""One run from request to report."""
+
+import warnings
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ..experiments import find_experiment
+from .folder import Request, RunFolder
+from .trackers import open_tracker
+
+
+def execute(
+    request: Request,
+    path: Path,
+    *,
+    resume: bool = False,
+    console: Console | None = None,
+    trackers: tuple[str, ...] = (),
+    report: bool = True,
+) -> dict[str, Any]:
+    """Run `request` in the folder `path` and return its result; see `RunFolder` for what is written."""
+    experiment = find_experiment(request.experiment)
+    folder = RunFolder.open(path, request, resume=resume)
+    opened = tuple(open_tracker(name, path, asdict(request.config)) for name in trackers)
+    try:
+        measured = experiment.module.run(request.config, folder, console, opened)
+    finally:
+        for tracker in opened:
+            tracker.close()
+    result = {
+        "experiment": request.experiment,
+        "algorithm": request.algorithm,
+        "preset": request.preset,
+        "seeds": request.seeds,
+        **measured,
+    }
+    folder.finish(result)
+    if report:
+        _write_report(path)
+    return result
+
+
+def _write_report(path: Path) -> None:
+    try:
+        from ..report.write import write_report
+    except ImportError as error:
+        warnings.warn(f"No report was drawn: {error}; pip install 'shrinx[experiments]'.", stacklevel=3)
+        return
+    write_report(path)

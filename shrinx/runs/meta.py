@@ -1,0 +1,253 @@
+"""The loop of every meta-learning experiment: seeds under vmap, updates in compiled chunks, a checkpoint after each.
+
+All randomness is a function of seed and step, and a chunk always starts at a multiple of its length. A run that was
+interrupted therefore repeats exactly what the uninterrupted one would have done.
+"""
+
+import errno
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PRNGKeyArray
+from rich.console import Console
+
+from .._evaluate import adaptation_curve
+from .._learner import Learner, LearnerState
+from .._prior import Prior
+from .._select import AbstractRule, LargestGap, select
+from .._solver import AbstractSolver
+from .._task import Task
+from .._types import LossFn
+from . import checkpoint
+from .errors import UserError
+from .folder import RunFolder, read_metrics
+from .progress import meter, sparkline
+from .statistics import finite, half_width, summarise
+from .trackers import Tracker
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What an experiment hands to the loop."""
+
+    learner: Learner
+    loss_fn: LossFn
+    init: Callable[[PRNGKeyArray], Prior]
+    train_tasks: Callable[[PRNGKeyArray], Task]
+    test_tasks: Callable[[PRNGKeyArray], Task]
+    num_updates: int
+    adapt_steps: int
+    """Steps of adaptation at which held-out tasks are scored; curves go on to ten times as many."""
+    metric_name: str
+    solver: AbstractSolver | None = None
+    """For held-out tasks; the learner's own by default."""
+    metric_fn: LossFn | None = None
+    lower_is_better: bool = True
+    rule: AbstractRule = field(default_factory=LargestGap)
+    subsets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Further sets of modules to score, besides all, each alone, and the selected ones."""
+    chunk: int = 500
+    examples: Callable[[Prior, tuple[str, ...]], list[dict[str, Any]]] | None = None
+    """Example predictions of the first seed for the report, given its prior and the selected modules."""
+
+
+CHECKPOINT_SECONDS = 10.0
+
+
+def meta_learn(
+    setup: Setup, folder: RunFolder, *, seed: int, console: Console | None = None, trackers: tuple[Tracker, ...] = ()
+) -> dict[str, Any]:
+    """Train, evaluate on held-out tasks and return what goes into `result.json`."""
+    started = time.monotonic()
+    num_seeds = folder.request.seeds
+    keys = jax.vmap(jax.random.key)(jnp.arange(seed, seed + num_seeds))
+    state = jax.jit(jax.vmap(lambda key: setup.learner.init(setup.init(jax.random.fold_in(key, 0)))))(keys)
+    step = 0
+    restored = checkpoint.restore(folder.checkpoints, state)
+    if restored is not None:
+        step, state = restored
+    folder.rewind_log(step)
+    earlier = read_metrics(folder.path)
+    seconds_before = earlier[-1]["seconds"] if earlier else 0.0
+    state = _train(setup, folder, keys, step, state, seconds_before, console, trackers)
+    if console is not None:
+        console.print("Adapting to held-out tasks …")
+    result = _evaluate(setup, keys, state.prior)
+    return {**result, "seconds": round(seconds_before + time.monotonic() - started, 1)}
+
+
+def _train(
+    setup: Setup,
+    folder: RunFolder,
+    keys: PRNGKeyArray,
+    step: int,
+    state: LearnerState,
+    seconds_before: float,
+    console: Console | None,
+    trackers: tuple[Tracker, ...],
+) -> LearnerState:
+    advance = _advance(setup, keys)
+    started = saved = time.monotonic()
+    with meter(setup.num_updates, step, console) as progress, _terminate_like_interrupt():
+        try:
+            while step < setup.num_updates:
+                length = min(setup.chunk, setup.num_updates - step)
+                new_state, metrics = jax.block_until_ready(advance(state, step, length))
+                state, step = new_state, step + length
+                row = _row(step, seconds_before + time.monotonic() - started, metrics, state.prior)
+                folder.log(row)
+                for tracker in trackers:
+                    tracker.log(row)
+                progress.advance(step, _note(row, state.prior))
+                if time.monotonic() - saved > CHECKPOINT_SECONDS:
+                    checkpoint.save(folder.checkpoints, step, state)
+                    saved = time.monotonic()
+            checkpoint.save(folder.checkpoints, step, state)
+        except KeyboardInterrupt:
+            checkpoint.save(folder.checkpoints, step, state)
+            raise
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise UserError(f"No space left for {folder.path}: make room, then go on with --resume.") from error
+    return state
+
+
+def _advance(setup: Setup, keys: PRNGKeyArray) -> Callable[[LearnerState, int, int], tuple[LearnerState, Any]]:
+    def update(state: LearnerState, key: PRNGKeyArray, step: Array) -> tuple[LearnerState, Any]:
+        task_key, update_key = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, 1), step))
+        state, info = setup.learner.update(setup.loss_fn, state, setup.train_tasks(task_key), key=update_key)
+        return state, (info.query_loss, info.num_failed, jnp.mean(info.residual))
+
+    def chunk(state: LearnerState, start: Array, length: int) -> tuple[LearnerState, Any]:
+        def body(state: LearnerState, step: Array) -> tuple[LearnerState, Any]:
+            return jax.vmap(update, in_axes=(0, 0, None))(state, keys, step)
+
+        steps = start + jnp.arange(length, dtype=jnp.int32)
+        state, (loss, failed, residual) = jax.lax.scan(body, state, steps)
+        return state, {
+            "query_loss": jnp.nanmean(loss, axis=0),
+            "num_failed": jnp.sum(failed, axis=0),
+            "residual": jnp.nanmean(residual, axis=0),
+        }
+
+    compiled = jax.jit(chunk, static_argnums=2)
+    return lambda state, step, length: compiled(state, jnp.asarray(step, jnp.int32), length)
+
+
+def _row(step: int, seconds: float, metrics: dict[str, Array], prior: Prior) -> dict[str, Any]:
+    row: dict[str, Any] = {"step": step, "seconds": round(seconds, 3)}
+    row |= {name: [finite(float(value)) for value in values] for name, values in metrics.items()}
+    row["num_failed"] = [int(value) for value in metrics["num_failed"]]
+    row["log_variance"] = [[finite(float(v)) for v in variances] for variances in np.asarray(prior.log_variance)]
+    return row
+
+
+def _note(row: dict[str, Any], prior: Prior) -> str:
+    losses = [loss for loss in row["query_loss"] if loss is not None]
+    loss = f"loss {np.mean(losses):.3g}" if losses else "loss none"
+    failed = f", {sum(row['num_failed'])} tasks failed" if sum(row["num_failed"]) else ""
+    return f"{loss}{failed}  σ² {sparkline(np.asarray(prior.log_variance).mean(axis=0).tolist())}"
+
+
+def _evaluate(setup: Setup, keys: PRNGKeyArray, priors: Prior) -> dict[str, Any]:
+    names = priors.modules.names
+    typical = jax.tree.map(lambda x: jnp.mean(x, axis=0), priors)
+    chosen = select(typical, setup.rule)
+    subsets: dict[str, tuple[str, ...]] = {"all": names, "selected": chosen.names, **{name: (name,) for name in names}}
+    subsets |= {label: tuple(members) for label, members in setup.subsets.items()}
+    test_keys = jax.vmap(lambda key: jax.random.fold_in(key, 2))(keys)
+    curves: dict[tuple[str, ...], np.ndarray] = {}
+    for members in set(subsets.values()):
+        if members:  # With nothing selected there is nothing to adapt.
+            curves[members] = np.asarray(_curve(setup, members, priors, test_keys))
+    before = next(iter(curves.values()))[..., :1]
+    scored = {
+        label: curves[members] if members else np.repeat(before, 10 * setup.adapt_steps + 1, axis=-1)
+        for label, members in subsets.items()
+    }
+    at = {label: summarise(scores[..., setup.adapt_steps]) for label, scores in scored.items()}
+    variances = np.exp(np.asarray(priors.log_variance, dtype=np.float64))
+    result: dict[str, Any] = {
+        "metric": {"name": setup.metric_name, "lower_is_better": setup.lower_is_better},
+        "modules": [
+            {
+                "name": name,
+                "size": priors.modules.sizes[index],
+                "variance": finite(float(np.exp(np.log(variances[:, index]).mean()))),
+                "variances": [finite(v) for v in variances[:, index]],
+                "selected": bool(chosen.mask[index]),
+            }
+            for index, name in enumerate(names)
+        ],
+        "fraction": chosen.fraction,
+        "test": {
+            "before": summarise(before[..., 0]),
+            "all": at["all"],
+            "selected": at["selected"],
+            "only": {name: at[name] for name in names},
+            "subsets": {label: at[label] for label in setup.subsets},
+        },
+        "curves": _curves_as_json(scored, setup.adapt_steps),
+    }
+    if setup.examples is not None:
+        first = jax.tree.map(lambda x: x[0], priors)
+        result["examples"] = setup.examples(first, chosen.names)
+    return result
+
+
+def _curve(setup: Setup, members: tuple[str, ...], priors: Prior, keys: PRNGKeyArray) -> Array:
+    solver = setup.solver or setup.learner.solver
+
+    def one_seed(prior: Prior, key: PRNGKeyArray) -> Array:
+        task_key, adapt_key = jax.random.split(key)
+        return adaptation_curve(
+            setup.loss_fn,
+            prior,
+            setup.test_tasks(task_key),
+            solver,
+            num_steps=10 * setup.adapt_steps,
+            key=adapt_key,
+            sample=setup.learner.sample,
+            trainable=None if members == prior.modules.names else members,
+            metric_fn=setup.metric_fn,
+        )
+
+    return jax.jit(jax.vmap(one_seed))(priors, keys)
+
+
+def _curves_as_json(scored: dict[str, np.ndarray], horizon: int) -> dict[str, Any]:
+    last = 10 * horizon
+    grid = sorted({0, horizon, *np.unique(np.geomspace(1, last, 60).astype(int)).tolist()})
+    series = {}
+    for label, scores in scored.items():
+        by_seed = scores.mean(axis=1)[:, grid]
+        values = by_seed if len(by_seed) > 1 else scores[0][:, grid]
+        series[label] = {
+            "mean": [finite(float(v)) for v in by_seed.mean(axis=0)],
+            "ci95": [finite(half_width(column)) for column in values.T],
+        }
+    return {"steps": grid, "horizon": horizon, "series": series}
+
+
+class _terminate_like_interrupt:
+    """While inside, SIGTERM ends a run as Ctrl-C does: with a checkpoint."""
+
+    def __enter__(self) -> None:
+        def interrupt(number: int, frame: Any) -> None:
+            raise KeyboardInterrupt
+
+        try:
+            self._before = signal.signal(signal.SIGTERM, interrupt)
+        except ValueError:  # Signals can be handled in the main thread only.
+            self._before = None
+
+    def __exit__(self, *exception: Any) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)

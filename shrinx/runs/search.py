@@ -1,0 +1,85 @@
+"""Many trials of one experiment at once: the numbers of a configuration as arrays, the trials under vmap.
+
+Only fields that leave all shapes and the number of steps alone can vary within a batch: rates, damping, variances and
+the like. The rest (inner steps, network sizes) is fixed by the base configuration.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from .._evaluate import evaluate
+from .meta import Setup
+
+
+def score_trials(
+    setup_of: Callable[[Any], Setup],
+    base: Any,
+    trials: Mapping[str, np.ndarray],
+    *,
+    seed: int = 0,
+    subsets: Mapping[str, tuple[str, ...] | None] | None = None,
+    chunk: int = 500,
+    progress: Callable[[int, np.ndarray], None] | None = None,
+) -> dict[str, np.ndarray]:
+    """Meta-train every trial and score it on validation tasks, drawn apart from training and test tasks.
+
+    **Arguments:** `setup_of` makes a `Setup` from a configuration; `base` is that configuration; `trials` maps field
+    names to one value per trial; `subsets` maps labels to the modules that adapt (`None`: all).
+
+    **Returns:** label -> score per trial (mean over validation tasks), and `log_variance` of shape `[trials, modules]`.
+    """
+    values = {name: jnp.asarray(column, jnp.float32) for name, column in trials.items()}
+    key = jax.random.key(seed)
+    subsets = {"all": None} if subsets is None else subsets
+
+    def configured(one: dict[str, Array]) -> Setup:
+        return setup_of(dataclasses.replace(base, **one))
+
+    def init(one: dict[str, Array]) -> Any:
+        setup = configured(one)
+        return setup.learner.init(setup.init(jax.random.fold_in(key, 0)))
+
+    def train(one: dict[str, Array], state: Any, start: Array) -> tuple[Any, Array]:
+        setup = configured(one)
+
+        def update(state: Any, step: Array) -> tuple[Any, Array]:
+            task_key, update_key = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, 1), step))
+            state, info = setup.learner.update(setup.loss_fn, state, setup.train_tasks(task_key), key=update_key)
+            return state, info.query_loss
+
+        state, losses = jax.lax.scan(update, state, start + jnp.arange(chunk, dtype=jnp.int32))
+        return state, jnp.nanmean(losses)
+
+    def score(one: dict[str, Array], state: Any, members: tuple[str, ...] | None) -> Array:
+        setup = configured(one)
+        task_key, adapt_key = jax.random.split(jax.random.fold_in(key, 3))
+        scores = evaluate(
+            setup.loss_fn,
+            state.prior,
+            setup.test_tasks(task_key),
+            setup.solver or setup.learner.solver,
+            num_steps=setup.adapt_steps,
+            key=adapt_key,
+            sample=setup.learner.sample,
+            trainable=members,
+            metric_fn=setup.metric_fn,
+        )
+        return jnp.mean(scores)
+
+    state = jax.jit(jax.vmap(init))(values)
+    advance = jax.jit(jax.vmap(train, in_axes=(0, 0, None)))
+    for start in range(0, base.num_updates, chunk):
+        state, losses = advance(values, state, jnp.asarray(start, jnp.int32))
+        if progress is not None:
+            progress(start + chunk, np.asarray(losses))
+    result = {
+        label: np.asarray(jax.jit(jax.vmap(lambda o, s, m=members: score(o, s, m)))(values, state))
+        for label, members in subsets.items()
+    }
+    return {**result, "log_variance": np.asarray(state.prior.log_variance)}

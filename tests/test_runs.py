@@ -1,0 +1,252 @@
+"""Runs: the command line, the folder, interruption and resumption."""
+
+import dataclasses
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from shrinx.cli import main
+from shrinx.experiments import EXPERIMENTS, find_experiment
+from shrinx.runs import checkpoint
+from shrinx.runs.errors import UserError
+from shrinx.runs.folder import Request, RunFolder, read_metrics
+from shrinx.runs.progress import sparkline
+from shrinx.runs.statistics import half_width, summarise
+from shrinx.runs.trackers import open_tracker, scalars
+
+TOY = ["--num-updates", "4", "--inner-steps", "3", "--adapt-steps", "2"]
+TOY += ["--num-test-tasks", "3", "--tasks-per-update", "2"]
+PAIRS = [(name, algorithm) for name in EXPERIMENTS for algorithm in find_experiment(name).algorithms]
+
+
+@pytest.fixture(autouse=True)
+def relaxed():
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def run(out: Path, *more: str, experiment: str = "sinusoid", algorithm: str = "sigma-reptile") -> int:
+    return main(["run", experiment, "--algorithm", algorithm, "--out", str(out), *TOY, *more])
+
+
+@pytest.mark.parametrize(("experiment", "algorithm"), PAIRS)
+def test_every_experiment_and_algorithm_runs(tmp_path, capsys, experiment, algorithm):
+    assert run(tmp_path / "run", "--seeds", "2", experiment=experiment, algorithm=algorithm) == 0
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["experiment"], result["algorithm"], result["preset"]) == (experiment, algorithm, "quick")
+    assert result["seeds"] == 2
+    assert result["seconds"] > 0
+    names = [module["name"] for module in result["modules"]]
+    assert all(set(module) >= {"name", "size", "variance", "selected"} for module in result["modules"])
+    assert set(result["test"]) >= {"all", "only", "selected"}
+    assert list(result["test"]["only"]) == names
+    for part in (result["test"]["all"], result["test"]["selected"], *result["test"]["only"].values()):
+        assert part["mean"] is not None
+        assert part["ci95"] is not None
+    assert (tmp_path / "run" / "report.html").exists()
+    assert "report.html" in capsys.readouterr().out
+
+
+def test_a_finished_run_is_left_alone(tmp_path, capsys):
+    assert run(tmp_path / "run") == 0
+    before = contents(tmp_path)
+    assert run(tmp_path / "run") == 0
+    assert "finished; nothing was touched" in capsys.readouterr().out
+    assert contents(tmp_path) == before
+
+
+def contents(folder):
+    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*") if path.is_file()}
+
+
+def request(**changes):
+    config = find_experiment("sinusoid").config("sigma-reptile", "quick")
+    fields = {"experiment": "sinusoid", "algorithm": "sigma-reptile", "preset": "quick", "seeds": 1, "config": config}
+    return Request(**{**fields, **changes})
+
+
+def test_a_half_finished_run_explains_both_choices(tmp_path):
+    RunFolder.open(tmp_path / "run", request(), resume=False)
+    with pytest.raises(UserError, match="half finished: add --resume to go on with it, or name another folder"):
+        RunFolder.open(tmp_path / "run", request(), resume=False)
+    RunFolder.open(tmp_path / "run", request(), resume=True)
+
+
+def test_foreign_folders_are_refused(tmp_path):
+    path = tmp_path / "run"
+    RunFolder.open(path, request(), resume=False)
+    other = dataclasses.replace(request().config, mean_rate=0.5)
+    for changed, message in (
+        ({"experiment": "swirl"}, "another experiment"),
+        ({"seeds": 3}, "other settings .seeds."),
+        ({"config": other}, "other settings .mean_rate."),
+    ):
+        with pytest.raises(UserError, match=message):
+            RunFolder.open(path, request(**changed), resume=True)
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "version": "99.0"}))
+    with pytest.raises(UserError, match="another shrinx version"):
+        RunFolder.open(path, request(), resume=True)
+    (path / "config.json").write_text("{")
+    with pytest.raises(UserError, match="cannot be read"):
+        RunFolder.open(path, request(), resume=True)
+    (tmp_path / "stuff").mkdir()
+    (tmp_path / "stuff" / "thesis.tex").write_text("irreplaceable")
+    with pytest.raises(UserError, match="not empty and holds no run"):
+        RunFolder.open(tmp_path / "stuff", request(), resume=False)
+    with pytest.raises(UserError, match="is a file"):
+        RunFolder.open(tmp_path / "stuff" / "thesis.tex", request(), resume=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "sinusid"], "Unknown experiment 'sinusid'; known: "),
+        (["run", "sinusoid", "--algorithm", "foo"], "no algorithm 'foo'; known: sigma-maml"),
+        (["run", "sinusoid", "--preset", "huge"], "no preset 'huge'; known: quick, paper"),
+        (["run", "sinusoid", "--seeds", "0"], "--seeds must be at least 1, got 0"),
+        (["report", "nowhere"], "nowhere"),
+    ],
+)
+def test_one_line_errors(capsys, arguments, message):
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_listing_and_help(capsys):
+    assert main(["list"]) == 0
+    assert "sinusoid" in capsys.readouterr().out
+    assert main(["run", "--help"]) == 0
+    assert "example: shrinx run" in capsys.readouterr().out
+    for command in (["run", "sinusoid", "--help"], ["report", "--help"], ["list", "--help"], ["--help"]):
+        with pytest.raises(SystemExit, match="0"):
+            main(command)
+
+
+def final_state(path: Path) -> list[np.ndarray]:
+    newest = sorted((path / "checkpoints").glob("*.npz"))[-1]
+    with np.load(newest) as stored:
+        return [stored[name] for name in stored.files]
+
+
+COMMAND = [sys.executable, "-m", "shrinx.cli", "run", "sinusoid", "--algorithm", "sigma-imaml", "--num-updates", "6000"]
+COMMAND += ["--inner-steps", "20", "--adapt-steps", "2", "--num-test-tasks", "3", "--seeds", "2"]
+
+
+@pytest.mark.slow
+def test_ten_interruptions_change_no_bit(tmp_path):
+    """Ctrl-C and kill -9 at random moments; the state in the end is that of the run nobody touched."""
+    env = {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
+    whole, pieces = tmp_path / "whole", tmp_path / "pieces"
+    subprocess.run([*COMMAND, "--out", str(whole)], env=env, check=True, capture_output=True)
+    rng = random.Random(0)
+    for interruption in range(10):
+        process = subprocess.Popen(
+            [*COMMAND, "--out", str(pieces), "--resume"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        already = len(read_metrics(pieces))
+        deadline = time.monotonic() + 60
+        while len(read_metrics(pieces)) <= already and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(rng.uniform(0, 0.5))
+        process.send_signal(signal.SIGINT if interruption % 2 else signal.SIGKILL)
+        process.communicate(timeout=60)
+    subprocess.run([*COMMAND, "--out", str(pieces), "--resume"], env=env, check=True, capture_output=True)
+    for a, b in zip(final_state(whole), final_state(pieces), strict=True):
+        np.testing.assert_array_equal(a, b)
+    results = [json.loads((path / "result.json").read_text()) for path in (whole, pieces)]
+    assert results[0]["test"] == results[1]["test"]
+    steps = [row["step"] for row in read_metrics(pieces)]
+    assert steps == [row["step"] for row in read_metrics(whole)]
+
+
+STATE = {"a": np.arange(6.0).reshape(2, 3), "b": np.int32(7)}
+
+
+def test_checkpoints_come_back_and_old_ones_go(tmp_path):
+    for step in range(1, 6):
+        checkpoint.save(tmp_path, step, {**STATE, "b": np.int32(step)})
+    assert [path.name for path in sorted(tmp_path.iterdir())] == [f"{step:010d}.npz" for step in (3, 4, 5)]
+    step, state = checkpoint.restore(tmp_path, STATE)
+    assert step == 5
+    np.testing.assert_array_equal(state["a"], STATE["a"])
+    assert state["b"] == 5
+    assert checkpoint.restore(tmp_path / "none", STATE) is None
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "flipped", "text"])
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, damage):
+    checkpoint.save(tmp_path, 1, STATE)
+    newest = checkpoint.save(tmp_path, 2, STATE)
+    data = newest.read_bytes()
+    position = data.index(np.float64(5.0).tobytes())
+    flipped = data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
+    newest.write_bytes(
+        {"truncated": data[: len(data) // 2], "empty": b"", "flipped": flipped, "text": b"hello"}[damage]
+    )
+    with pytest.warns(UserWarning, match=r"0000000002.npz is damaged"):
+        step, _ = checkpoint.restore(tmp_path, STATE)
+    assert step == 1
+    (tmp_path / "0000000001.npz").write_bytes(b"")
+    with pytest.warns(UserWarning, match="damaged"), pytest.raises(UserError, match="All 2 checkpoints"):
+        checkpoint.restore(tmp_path, STATE)
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path):
+    checkpoint.save(tmp_path, 1, STATE)
+    with pytest.raises(UserError, match="another model"):
+        checkpoint.restore(tmp_path, {"a": np.zeros((3, 3)), "b": np.int32(0)})
+
+
+def test_a_failed_write_leaves_the_old_checkpoint(tmp_path, monkeypatch):
+    checkpoint.save(tmp_path, 1, STATE)
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(OSError, match="No space"):
+        checkpoint.save(tmp_path, 2, STATE)
+    assert [path.name for path in tmp_path.iterdir()] == ["0000000001.npz"]
+
+
+def test_statistics():
+    scores = np.array([[1.0, 3.0], [2.0, 4.0], [3.0, 5.0]])
+    summary = summarise(scores)
+    assert summary["mean"] == 3.0
+    assert summary["ci95"] == pytest.approx(4.303 / np.sqrt(3))
+    assert summary["over"] == "seeds"
+    assert summarise(scores[:1])["over"] == "tasks"
+    assert half_width([1.0]) is None
+    assert summarise([[float("nan")], [1.0]])["mean"] is None
+
+
+def test_sparkline():
+    assert sparkline([0.0, 1.0, 2.0]) == "▁▄█" or sparkline([0.0, 1.0, 2.0]) == "▁▅█"
+    assert sparkline([1.0]) == "▁"
+    assert sparkline([float("inf"), 0.0, float("nan")])[2] == "?"
+    assert len(sparkline(list(range(123)))) <= 41
+
+
+def test_trackers():
+    row = {
+        "step": 5,
+        "seconds": 1.0,
+        "query_loss": [1.0, None],
+        "num_failed": [0, 2],
+        "log_variance": [[0.0, None], [2.0, None]],
+    }
+    assert scalars(row) == {"seconds": 1.0, "query_loss": 1.0, "num_failed": 1.0, "log_variance/0": 1.0}
+    with pytest.raises(UserError, match="Unknown tracker 'foo'; known: tensorboard, wandb, mlflow"):
+        open_tracker("foo", Path(), {})
