@@ -6,7 +6,7 @@ WORKERS ?= auto
 .PHONY: help demo test check docs format clean
 
 help:
-	@echo "make demo    learn which parts of a small network are task-specific (about a minute)"
+	@echo "make demo    learn which parts of a small network are task-specific (a minute)"
 	@echo "make test    run the tests"
 	@echo "make check   linter, formatter and type checker"
 	@echo "make docs    build the documentation into site/"
@@ -19,7 +19,7 @@ help:
 	@touch $@
 
 demo: .venv/installed
-	$(BIN)/python examples/sinusoid.py
+	$(BIN)/shrinx run sinusoid --preset quick --out runs/demo
 
 test: .venv/installed
 	$(BIN)/python -m pytest -n $(WORKERS)

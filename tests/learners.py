@@ -21,12 +21,14 @@ MEAN, VARIANCE = relaxed(optax.adam(1e-3)), relaxed(optax.adam(1e-2))
 
 def make_learners(solver=None, num_steps=5, **options):
     solver = sx.ProximalGD(0.1) if solver is None else solver
+    about_variances = {name: options.pop(name) for name in ("learned", "warmup") if name in options}
     common = {"num_steps": num_steps, "optimiser": MEAN, **options}
+    learned = {"variance_optimiser": VARIANCE, **about_variances}
     cg = sx.CG(max_steps=5, damping=0.1)
     return {
-        "sigma_maml": sx.sigma_maml(solver, variance_optimiser=VARIANCE, **common),
-        "sigma_imaml": sx.sigma_imaml(solver, variance_optimiser=VARIANCE, linear_solver=cg, **common),
-        "sigma_reptile": sx.sigma_reptile(solver, variance_optimiser=VARIANCE, linear_solver=cg, **common),
+        "sigma_maml": sx.sigma_maml(solver, **common, **learned),
+        "sigma_imaml": sx.sigma_imaml(solver, linear_solver=cg, **common, **learned),
+        "sigma_reptile": sx.sigma_reptile(solver, linear_solver=cg, **common, **learned),
         "maml": sx.maml(solver, **common),
         "fomaml": sx.fomaml(solver, **common),
         "imaml": sx.imaml(solver, linear_solver=cg, regularisation=2.0, **common),

@@ -52,12 +52,23 @@ def test_frozen_modules_cost_nothing(regression):
     jaxpr = jax.make_jaxpr(lambda p, d: sx.adapt(mse, p, d, sx.ProximalAdam(0.01), num_steps=50, trainable=["head"]))(
         prior, data
     )
-    [scan] = [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "scan"]
+    [scan] = scans_of(jaxpr)
     carried = scan.invars[scan.params["num_consts"] : scan.params["num_consts"] + scan.params["num_carry"]]
     shapes = [var.aval.shape for var in carried]
     # The displacement and Adam's two moments, all of the head; nothing of the body's (3, 64).
     assert shapes.count((64, 1)) == 3
     assert (3, 64) not in shapes
+
+
+def scans_of(jaxpr):
+    """The outermost scans of a program, wherever they are nested in jitted functions."""
+    found = []
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "scan":
+            found.append(eqn)
+        elif "jaxpr" in eqn.params:
+            found += scans_of(eqn.params["jaxpr"])
+    return found
 
 
 def test_trainable_equals_variance_zero_elsewhere(regression):

@@ -236,7 +236,7 @@ def test_sparkline():
     assert sparkline([0.0, 1.0, 2.0]) == "▁▄█" or sparkline([0.0, 1.0, 2.0]) == "▁▅█"
     assert sparkline([1.0]) == "▁"
     assert sparkline([float("inf"), 0.0, float("nan")])[2] == "?"
-    assert len(sparkline(list(range(123)))) <= 41
+    assert len(sparkline([float(value) for value in range(123)])) <= 41
 
 
 def test_trackers():

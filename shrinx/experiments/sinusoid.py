@@ -42,23 +42,19 @@ class Config(LearnerConfig):
 
 
 def preset_config(algorithm: str, preset: str) -> Config:
-    """`paper` has the paper's task, network, batch and number of updates; rates and step sizes are our own search's."""
+    """`paper` has the paper's task, network, batch and number of updates; the rates are of our own search."""
+    implicit = {"mean_rate": 6e-3, "variance_rate": 1e-2, "inner_rate": 3.5e-3, "variance": 2.0, "first_scale": 0.3}
+    unrolled = {"mean_rate": 5e-3, "inner_rate": 0.01, "inner_steps": 30, "first_scale": 0.3, "max_task_norm": 0.5}
     settings: dict[str, dict[str, Any]] = {
-        "sigma-maml": {
-            "mean_rate": 1e-3,
-            "variance_rate": 1e-2,
-            "inner_steps": 68,
-            "variance": 10.0,
-            "max_task_norm": 10.0,
-        },
-        "sigma-imaml": {"mean_rate": 2e-3, "variance_rate": 2e-3, "cg_steps": 1, "damping": 0.5, "variance": 100.0},
-        "sigma-reptile": {"mean_rate": 3e-3, "variance_rate": 1e-2, "cg_steps": 7, "damping": 6e-3, "variance": 100.0},
-        "maml": {"mean_rate": 1e-3, "inner_steps": 68, "max_task_norm": 10.0},
-        "imaml": {"mean_rate": 2e-3, "cg_steps": 1, "damping": 0.5, "variance": 100.0, "max_task_norm": 10.0},
-        "reptile": {"mean_rate": 1e-3},
+        "sigma-maml": {**unrolled, "variance_rate": 3e-2, "variance": 6.0},
+        "sigma-imaml": {**implicit, "cg_steps": 1, "damping": 0.1, "max_task_norm": 10.0},
+        "sigma-reptile": {**implicit, "cg_steps": 5, "damping": 1.0},
+        "maml": unrolled,
+        "imaml": {**implicit, "cg_steps": 1, "damping": 0.1, "max_task_norm": 10.0, "variance": 100.0},
+        "reptile": {"mean_rate": 1e-3, "inner_rate": 3.5e-3, "first_scale": 0.3},
     }
-    size = {"quick": {"num_updates": 8_000, "decay": 0.3}, "paper": {"num_updates": 100_000, "decay": 0.5}}
-    return Config(algorithm=algorithm, **settings[algorithm], **size[preset])
+    updates = {"quick": 4_000 if algorithm.endswith("-maml") or algorithm == "maml" else 8_000, "paper": 100_000}
+    return Config(algorithm=algorithm, num_updates=updates[preset], decay=0.5, **settings[algorithm])
 
 
 def setup(config: Config) -> Setup:

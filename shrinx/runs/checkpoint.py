@@ -54,7 +54,7 @@ class _Damaged(Exception):
 def _read(path: Path, like: Any) -> Any:
     leaves, treedef = jax.tree.flatten(like)
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
     except Exception as error:  # zipfile, zlib and numpy raise a dozen different things for a broken file.
         raise _Damaged(str(error) or type(error).__name__) from error

@@ -9,12 +9,12 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import Array, Key, PRNGKeyArray
 from rich.console import Console
 
 from .._evaluate import adaptation_curve
@@ -59,6 +59,8 @@ class Setup:
 
 CHECKPOINT_SECONDS = 10.0
 
+Keys: TypeAlias = Key[Array, " seeds"]
+
 
 def meta_learn(
     setup: Setup, folder: RunFolder, *, seed: int, console: Console | None = None, trackers: tuple[Tracker, ...] = ()
@@ -85,7 +87,7 @@ def meta_learn(
 def _train(
     setup: Setup,
     folder: RunFolder,
-    keys: PRNGKeyArray,
+    keys: Keys,
     step: int,
     state: LearnerState,
     seconds_before: float,
@@ -119,7 +121,7 @@ def _train(
     return state
 
 
-def _advance(setup: Setup, keys: PRNGKeyArray) -> Callable[[LearnerState, int, int], tuple[LearnerState, Any]]:
+def _advance(setup: Setup, keys: Keys) -> Callable[[LearnerState, int, int], tuple[LearnerState, Any]]:
     def update(state: LearnerState, key: PRNGKeyArray, step: Array) -> tuple[LearnerState, Any]:
         task_key, update_key = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, 1), step))
         state, info = setup.learner.update(setup.loss_fn, state, setup.train_tasks(task_key), key=update_key)
@@ -156,7 +158,7 @@ def _note(row: dict[str, Any], prior: Prior) -> str:
     return f"{loss}{failed}  σ² {sparkline(np.asarray(prior.log_variance).mean(axis=0).tolist())}"
 
 
-def _evaluate(setup: Setup, keys: PRNGKeyArray, priors: Prior) -> dict[str, Any]:
+def _evaluate(setup: Setup, keys: Keys, priors: Prior) -> dict[str, Any]:
     names = priors.modules.names
     typical = jax.tree.map(lambda x: jnp.mean(x, axis=0), priors)
     chosen = select(typical, setup.rule)
@@ -194,7 +196,7 @@ def _evaluate(setup: Setup, keys: PRNGKeyArray, priors: Prior) -> dict[str, Any]
             "only": {name: at[name] for name in names},
             "subsets": {label: at[label] for label in setup.subsets},
         },
-        "curves": _curves_as_json(scored, setup.adapt_steps),
+        "curves": _curves_as_json(scored, setup.learner.num_steps),
     }
     if setup.examples is not None:
         first = jax.tree.map(lambda x: x[0], priors)
@@ -202,7 +204,7 @@ def _evaluate(setup: Setup, keys: PRNGKeyArray, priors: Prior) -> dict[str, Any]
     return result
 
 
-def _curve(setup: Setup, members: tuple[str, ...], priors: Prior, keys: PRNGKeyArray) -> Array:
+def _curve(setup: Setup, members: tuple[str, ...], priors: Prior, keys: Keys) -> Array:
     solver = setup.solver or setup.learner.solver
 
     def one_seed(prior: Prior, key: PRNGKeyArray) -> Array:
@@ -223,8 +225,9 @@ def _curve(setup: Setup, members: tuple[str, ...], priors: Prior, keys: PRNGKeyA
 
 
 def _curves_as_json(scored: dict[str, np.ndarray], horizon: int) -> dict[str, Any]:
-    last = 10 * horizon
-    grid = sorted({0, horizon, *np.unique(np.geomspace(1, last, 60).astype(int)).tolist()})
+    """Scores against steps, thinned out; `horizon` is how many steps meta-training looked ahead."""
+    last = next(iter(scored.values())).shape[-1] - 1
+    grid = sorted({0, min(horizon, last), *np.unique(np.geomspace(1, last, 60).astype(int)).tolist()})
     series = {}
     for label, scores in scored.items():
         by_seed = scores.mean(axis=1)[:, grid]

@@ -1,10 +1,10 @@
 """Means and 95 % intervals."""
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 # 97.5 % points of Student's t distribution for 1 to 30 degrees of freedom; beyond, the normal distribution's.
 _STUDENT = (
@@ -13,9 +13,9 @@ _STUDENT = (
 )  # fmt: skip
 
 
-def half_width(values: Iterable[float]) -> float | None:
+def half_width(values: npt.ArrayLike) -> float | None:
     """Half the width of the 95 % confidence interval of the mean; `None` for a single value."""
-    array = np.asarray(list(values), dtype=np.float64)
+    array = np.asarray(values, dtype=np.float64)
     if len(array) < 2:
         return None
     quantile = _STUDENT[len(array) - 2] if len(array) - 1 <= len(_STUDENT) else 1.96

@@ -1,0 +1,7 @@
+"""Reports: figures, tables and one self-contained page, made from the folders of finished runs and nothing else.
+
+    load.py (folder -> LoadedRun) -> sentences.py, tables.py, figures.py, comparison.py (words, numbers, figures of it)
+      -> gallery.py (figures with titles and captions) -> svg.py -> page.py (one HTML text) -> write.py (files)
+
+Only this package imports matplotlib, which is an optional dependency.
+"""

@@ -1,0 +1,88 @@
+"""Which figures a report has, each with its name, its title and the sentences beneath it."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+
+from . import comparison, figures, sentences
+from .load import LoadedRun
+from .numbers import clean
+from .svg import to_svg
+from .tables import extra_names, slug
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure as SVG text, with the words that belong to it."""
+
+    name: str
+    title: str
+    caption: str
+    svg: str
+
+
+# A caption may need numbers that are there only if the figure is: it is written after the figure is drawn.
+_Plan = tuple[str, str, Figure | None, Callable[[], str]]
+
+
+def run_drawings(run: LoadedRun) -> tuple[Drawing, ...]:
+    """The figures of one run, without those it has no numbers for."""
+    result, rows = run.result, run.metrics
+    plans: list[_Plan] = [
+        ("scores", "Held-out tasks", figures.scores(result), lambda: sentences.on_scores(result)),
+        ("variances", "Variance of each module", figures.variances(result), lambda: sentences.on_variances(result)),
+        ("adaptation", "Adapting longer", figures.adaptation(result), lambda: sentences.on_adaptation(result)),
+        ("examples", "Example predictions", figures.examples(result), sentences.on_examples),
+    ]
+    for name, extra in zip(extra_names(result), result.get("figures") or (), strict=True):
+        title, caption = clean(extra.get("title") or extra["name"]), clean(extra.get("caption") or "")
+        plans.append((name, title, figures.extra(extra), lambda caption=caption: caption))
+    plans += [
+        ("training", "Training", figures.training_loss(rows), lambda: sentences.on_training(run)),
+        (
+            "training-variances",
+            "Variances during training",
+            figures.training_variances(rows, result),
+            lambda: sentences.on_training_variances(run),
+        ),
+    ]
+    return _drawings(plans)
+
+
+def comparison_drawings(runs: list[LoadedRun]) -> tuple[Drawing, ...]:
+    """The figures that put several runs side by side; runs scored by different measures get figures of their own."""
+    order = [run.name for run in runs]
+    groups = comparison.by_metric(runs)
+    plans: list[_Plan] = []
+    for index, (metric, group) in enumerate(groups.items()):
+        ending = f"-{index + 1}-{slug(metric)}" if len(groups) > 1 else ""
+        title = f": {metric}" if len(groups) > 1 else ""
+        better = sentences.better(group[0].result)
+        plans += [
+            (
+                f"scores{ending}",
+                f"Held-out tasks{title}",
+                comparison.scores(group, order),
+                lambda group=group: sentences.on_compared_scores(group),
+            ),
+            (
+                f"adaptation{ending}",
+                f"Adapting all modules{title}",
+                comparison.adaptation(group, order),
+                lambda better=better: sentences.on_compared_adaptation(better),
+            ),
+        ]
+    plans.append(
+        ("variances", "Variance of each module", comparison.variances(runs), sentences.on_compared_variances)
+    )  # fmt: skip
+    return _drawings(plans)
+
+
+def _drawings(plans: Iterable[_Plan]) -> tuple[Drawing, ...]:
+    drawn = []
+    for name, title, figure, caption in plans:
+        if figure is not None:
+            text = caption()
+            drawn.append(Drawing(name, title, text, to_svg(figure, name, title, text)))
+    return tuple(drawn)
