@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Literal, TypedDict, Unpack
 
 import optax
+from jaxtyping import Array
 
 from ._adjoint import FirstOrder, Implicit, Unroll
 from ._learner import Learner
@@ -21,9 +22,9 @@ class LearnerOptions(TypedDict, total=False):
     learned: str | Iterable[str] | Selection | None
     warmup: int
     variance_range: tuple[float, float]
-    regulariser: float
-    max_task_norm: float | None
-    divergence: float
+    regulariser: float | Array
+    max_task_norm: float | Array | None
+    divergence: float | Array
     sample: SampleFn | None
     query_sample: SampleFn | None
     trainable: str | Iterable[str] | Selection | None

@@ -119,9 +119,9 @@ class Learner(eqx.Module):
     learned: tuple[str, ...] | None = eqx.field(static=True, kw_only=True, default=None, converter=module_names)
     warmup: int = eqx.field(static=True, kw_only=True, default=0)
     variance_range: tuple[float, float] = eqx.field(static=True, kw_only=True, default=(1e-5, 1e5))
-    regulariser: float = eqx.field(kw_only=True, default=0.0)
-    max_task_norm: float | None = eqx.field(kw_only=True, default=None)
-    divergence: float = eqx.field(kw_only=True, default=1e3)
+    regulariser: float | Array = eqx.field(kw_only=True, default=0.0)
+    max_task_norm: float | Array | None = eqx.field(kw_only=True, default=None)
+    divergence: float | Array = eqx.field(kw_only=True, default=1e3)
     sample: SampleFn | None = eqx.field(static=True, kw_only=True, default=None)
     query_sample: SampleFn | None = eqx.field(static=True, kw_only=True, default=None)
     trainable: tuple[str, ...] | None = eqx.field(static=True, kw_only=True, default=None, converter=module_names)
@@ -279,7 +279,7 @@ def _of_task(learner: Learner, loss_fn: LossFn, prior: Prior, task: Task, key: A
     )
 
 
-def _clip(gradient: Prior, norm: Array, largest: float) -> Prior:
+def _clip(gradient: Prior, norm: Array, largest: float | Array) -> Prior:
     def to_norm(tree: Any, norm: Array) -> Any:
         scale = jnp.minimum(1, largest / jnp.maximum(norm, jnp.finfo(norm.dtype).tiny))
         return jax.tree.map(lambda g: g * scale.astype(g.dtype), tree)

@@ -61,8 +61,8 @@ class CG(eqx.Module):
     """
 
     max_steps: int = eqx.field(default=20, static=True)
-    damping: float = 0.0
-    tolerance: float = 1e-12
+    damping: float | Array = 0.0
+    tolerance: float | Array = 1e-12
     system: Literal["whitened", "preconditioned"] = eqx.field(default="whitened", static=True)
 
     def __check_init__(self):

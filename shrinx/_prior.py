@@ -204,7 +204,7 @@ class Prior(eqx.Module):
         return Prior(mean=self.mean, log_variance=log_variance, modules=self.modules, rates=self.rates)
 
 
-def inverse_gamma_penalty(log_variance: Float[Array, " modules"], scale: float) -> Scalar:
+def inverse_gamma_penalty(log_variance: Float[Array, " modules"], scale: float | Array) -> Scalar:
     r"""A weak regulariser that pulls idle variances down, $-\beta \log \mathrm{IG}(\sigma^2; 1, \beta)$.
 
     Up to a constant, with shape 1 and scale β this is $\sum_m \beta (2 \log \sigma_m^2 + \beta / \sigma_m^2)$, which

@@ -1,4 +1,4 @@
-"""The command line: list, run, report.
+"""The command line: list, run, report, tune.
 
 shrinx list
 shrinx run sinusoid --preset quick --algorithm sigma-reptile --seeds 2 --out runs/demo
@@ -21,7 +21,7 @@ EXTRA = "The command line needs more than the library: pip install 'shrinx[exper
 def main(arguments: list[str] | None = None) -> int:
     """The entry point `shrinx`; returns the exit code: 0 done, 1 interrupted by an error, 2 wrong usage, 130 Ctrl-C."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    commands = {"list": _list, "run": _run, "report": _report}
+    commands = {"list": _list, "run": _run, "report": _report, "tune": _tune}
     parser = argparse.ArgumentParser(
         prog="shrinx", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"shrinx: {error}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
-        if error.name in ("tyro", "rich", "matplotlib"):
+        if error.name in ("tyro", "rich", "matplotlib", "optuna"):
             print(f"shrinx: {EXTRA} (missing: {error.name}).", file=sys.stderr)
             return 2
         raise
@@ -60,61 +60,85 @@ def _list(rest: list[str]) -> int:
     return 0
 
 
+@dataclass(frozen=True)
+class _Look:
+    """What the defaults of all other options depend on."""
+
+    experiment: Any
+    algorithm: str
+    preset: str
+    arguments: list[str]
+
+    @property
+    def config(self) -> Any:
+        return self.experiment.config(self.algorithm, self.preset)
+
+
+def _first_look(rest: list[str], command: str, example: str) -> _Look | int:
+    """Find experiment, algorithm and preset among the arguments, or say how the command is used."""
+    from .experiments import EXPERIMENTS, find_experiment
+
+    parser = argparse.ArgumentParser(prog=f"shrinx {command}", add_help=False)
+    parser.add_argument("experiment", nargs="?")
+    parser.add_argument("--algorithm")
+    parser.add_argument("--preset", default="quick")
+    known, _ = parser.parse_known_args(rest)
+    if known.experiment is None:
+        listing = "\n".join(f"  {name:12s} {summary}" for name, (_, summary) in EXPERIMENTS.items())
+        print(
+            f"usage: shrinx {command} EXPERIMENT [--algorithm A] [--preset P] [options]\n\n"
+            f"experiments:\n{listing}\n\n"
+            f"example: {example}\n"
+            f"`shrinx {command} EXPERIMENT --help` lists every option with its default."
+        )
+        return 0 if {"-h", "--help"} & set(rest) else 2
+    experiment = find_experiment(known.experiment)
+    arguments = list(rest)
+    arguments.remove(known.experiment)
+    return _Look(experiment, known.algorithm or experiment.algorithms[0], known.preset, arguments)
+
+
+def _parse(look: _Look, command: str, options: Any) -> Any:
+    """Read all options: those of the command, and one for every field of the experiment's configuration."""
+    import tyro
+
+    look.experiment.config(look.algorithm, look.preset)  # A one-line error if there is no such thing.
+    return tyro.cli(
+        options,
+        prog=f"shrinx {command} {look.experiment.name}",
+        description=(look.experiment.module.__doc__ or "").strip(),
+        args=look.arguments,
+        default=options(config=look.config, preset=look.preset),
+    )
+
+
 def _run(rest: list[str]) -> int:
     """Run an experiment in a folder."""
     import tyro
     from rich.console import Console
 
-    from .experiments import EXPERIMENTS, find_experiment
     from .runs.execute import execute
     from .runs.folder import FinishedError, Request
 
-    # The first look finds what the defaults depend on; the second, below, reads everything.
-    first = argparse.ArgumentParser(prog="shrinx run", add_help=False)
-    first.add_argument("experiment", nargs="?")
-    first.add_argument("--algorithm")
-    first.add_argument("--preset", default="quick")
-    known, _ = first.parse_known_args(rest)
-    if known.experiment is None:
-        listing = "\n".join(f"  {name:12s} {summary}" for name, (_, summary) in EXPERIMENTS.items())
-        print(
-            "usage: shrinx run EXPERIMENT [--algorithm A] [--preset P] [--seeds N] [--out DIR] [--resume] [options]\n\n"
-            f"experiments:\n{listing}\n\n"
-            "example: shrinx run sinusoid --preset quick --seeds 2 --out runs/demo\n"
-            "`shrinx run EXPERIMENT --help` lists every option with its default."
-        )
-        return 0 if {"-h", "--help"} & set(rest) else 2
-    experiment = find_experiment(known.experiment)
-    algorithm = known.algorithm or experiment.algorithms[0]
-    default = experiment.config(algorithm, known.preset)
-
-    def described(text: str) -> Any:
-        return tyro.conf.arg(help=text)
-
-    config_type: Any = tyro.conf.OmitArgPrefixes[type(default)]
+    look = _first_look(rest, "run", "shrinx run sinusoid --preset quick --seeds 2 --out runs/demo")
+    if isinstance(look, int):
+        return look
+    config_type: Any = tyro.conf.OmitArgPrefixes[type(look.config)]
 
     @dataclass(frozen=True)
     class Options:
-        config: Annotated[config_type, described("the experiment's own")]  # pyright: ignore[reportInvalidTypeForm]
-        preset: Annotated[str, described(f"one of {', '.join(experiment.presets)}")] = known.preset
-        seeds: Annotated[int, described("how many seeds to run together")] = 1
-        out: Annotated[Path | None, described("the run's folder; runs/EXPERIMENT-ALGORITHM-PRESET by default")] = None
-        resume: Annotated[bool, tyro.conf.FlagCreatePairsOff, described("go on with a half-finished run")] = False
-        tracker: Annotated[tuple[str, ...], described("also log to tensorboard, wandb or mlflow")] = ()
+        config: Annotated[config_type, _help("the experiment's own")]  # pyright: ignore[reportInvalidTypeForm]
+        preset: Annotated[str, _help(f"one of {', '.join(look.experiment.presets)}")]
+        seeds: Annotated[int, _help("how many seeds to run together")] = 1
+        out: Annotated[Path | None, _help("the run's folder; runs/EXPERIMENT-ALGORITHM-PRESET by default")] = None
+        resume: Annotated[bool, tyro.conf.FlagCreatePairsOff, _help("go on with a half-finished run")] = False
+        tracker: Annotated[tuple[str, ...], _help("also log to tensorboard, wandb or mlflow")] = ()
 
-    arguments = list(rest)
-    arguments.remove(known.experiment)
-    options: Any = tyro.cli(
-        Options,
-        prog=f"shrinx run {experiment.name}",
-        description=(experiment.module.__doc__ or "").strip(),
-        args=arguments,
-        default=Options(config=default),
-    )
+    options = _parse(look, "run", Options)
     if options.seeds < 1:
         raise UserError(f"--seeds must be at least 1, got {options.seeds}.")
-    path = options.out or Path("runs") / f"{experiment.name}-{algorithm}-{options.preset}"
-    request = Request(experiment.name, algorithm, options.preset, options.seeds, options.config)
+    path = options.out or Path("runs") / f"{look.experiment.name}-{look.algorithm}-{look.preset}"
+    request = Request(look.experiment.name, look.algorithm, look.preset, options.seeds, options.config)
     console = Console(stderr=True)
     try:
         result = execute(request, path, resume=options.resume, console=console, trackers=options.tracker)
@@ -126,6 +150,57 @@ def _run(rest: list[str]) -> int:
         return 130
     _print_summary(result, path)
     return 0
+
+
+def _tune(rest: list[str]) -> int:
+    """Search hyperparameters on validation tasks."""
+    import tyro
+
+    from .runs.tune import tune
+
+    look = _first_look(rest, "tune", "shrinx tune sinusoid --algorithm sigma-maml --trials 64 --storage sqlite:///t.db")
+    if isinstance(look, int):
+        return look
+    config_type: Any = tyro.conf.OmitArgPrefixes[type(look.config)]
+
+    @dataclass(frozen=True)
+    class Options:
+        config: Annotated[config_type, _help("where trials start from")]  # pyright: ignore[reportInvalidTypeForm]
+        preset: Annotated[str, _help(f"one of {', '.join(look.experiment.presets)}")]
+        trials: Annotated[int, _help("how many trials to add to the study")] = 32
+        batch: Annotated[int, _help("trials trained together")] = 16
+        storage: Annotated[str, _help("an Optuna storage; workers that name the same share the study")] = (
+            "sqlite:///tune.db"
+        )
+        study: Annotated[str | None, _help("name of the study; EXPERIMENT-ALGORITHM by default")] = None
+
+    options = _parse(look, "tune", Options)
+    if options.trials < 1 or options.batch < 1:
+        raise UserError("--trials and --batch must be at least 1.")
+    space = look.experiment.module.search_space(look.algorithm)
+    study = tune(
+        look.experiment.module,
+        options.config,
+        space,
+        name=options.study or f"{look.experiment.name}-{look.algorithm}",
+        storage=options.storage,
+        num_trials=options.trials,
+        batch=options.batch,
+        seed=options.config.seed,
+        report=lambda line: print(line, file=sys.stderr),
+    )
+    finished = sorted((t for t in study.get_trials() if t.value is not None), key=lambda trial: trial.value)
+    if not finished:
+        raise UserError("No trial gave a finite score; narrow the search space or lower the inner rate.")
+    flags = " ".join(f"--{name.replace('_', '-')} {value:.3g}" for name, value in finished[0].params.items())
+    print(f"Best of {len(finished)}: {finished[0].value:.4g} with\n{flags}")
+    return 0
+
+
+def _help(text: str) -> Any:
+    import tyro
+
+    return tyro.conf.arg(help=text)
 
 
 def _print_summary(result: dict[str, Any], path: Path) -> None:

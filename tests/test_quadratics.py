@@ -45,9 +45,8 @@ def test_adaptation_reaches_the_map_estimate(dtype, dimension, seed):
     assert adapted.residual < (1e-4 if dtype == "float32" else 1e-9)
 
 
-@pytest.mark.parametrize("damping", [0.0, 0.3])
 @pytest.mark.parametrize("dimension", DIMENSIONS)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("seed", "damping"), [(0, 0.0), (1, 0.0), (2, 0.3)])
 def test_implicit_gradient_equals_dense_solve(dtype, dimension, seed, damping):
     problem = random_quadratic(seed, dimension=dimension)
     cg = sx.CG(max_steps=10 * dimension, damping=damping)

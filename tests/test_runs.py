@@ -250,3 +250,17 @@ def test_trackers():
     assert scalars(row) == {"seconds": 1.0, "query_loss": 1.0, "num_failed": 1.0, "log_variance/0": 1.0}
     with pytest.raises(UserError, match="Unknown tracker 'foo'; known: tensorboard, wandb, mlflow"):
         open_tracker("foo", Path(), {})
+
+
+@pytest.mark.parametrize("algorithm", ["sigma-maml", "sigma-reptile"])
+def test_a_study_is_shared_through_its_storage(tmp_path, capsys, algorithm):
+    import optuna
+
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    command = ["tune", "sinusoid", "--algorithm", algorithm, "--storage", storage, "--trials", "3", "--batch", "2"]
+    for _ in range(2):
+        assert main([*command, *TOY, "--decay", "0.0"]) == 0
+    assert "Best of" in capsys.readouterr().out
+    study = optuna.load_study(study_name=f"sinusoid-{algorithm}", storage=storage)
+    assert len(study.trials) == 6
+    assert {"mean_rate", "variance", "inner_rate"} <= set(study.best_params)

@@ -70,7 +70,7 @@ def make_solver(config: LearnerConfig) -> AbstractSolver:
 def make_learner(
     config: LearnerConfig, *, sample: SampleFn | None = None, query_sample: SampleFn | None = None
 ) -> Learner:
-    def rate(peak: float) -> Any:
+    def rate(peak: Any) -> Any:
         falling = int(config.decay * config.num_updates)
         if not falling:
             return peak

@@ -20,6 +20,7 @@ from ..models import mlp
 from ..runs.folder import RunFolder
 from ..runs.meta import Setup, meta_learn
 from ..runs.trackers import Tracker
+from ..runs.tune import Range
 from ..tasks import sinusoid
 from .algorithms import PLAIN, SIGMA, LearnerConfig, make_learner
 
@@ -43,18 +44,31 @@ class Config(LearnerConfig):
 
 def preset_config(algorithm: str, preset: str) -> Config:
     """`paper` has the paper's task, network, batch and number of updates; the rates are of our own search."""
-    implicit = {"mean_rate": 6e-3, "variance_rate": 1e-2, "inner_rate": 3.5e-3, "variance": 2.0, "first_scale": 0.3}
     unrolled = {"mean_rate": 5e-3, "inner_rate": 0.01, "inner_steps": 30, "first_scale": 0.3, "max_task_norm": 0.5}
+    implicit = {"inner_rate": 4e-3, "first_scale": 0.35, "cg_steps": 1, "damping": 0.6, "max_task_norm": 1.0}
+    reptile = {"inner_rate": 3e-3, "first_scale": 0.22, "cg_steps": 5, "damping": 0.02}
     settings: dict[str, dict[str, Any]] = {
         "sigma-maml": {**unrolled, "variance_rate": 3e-2, "variance": 6.0},
-        "sigma-imaml": {**implicit, "cg_steps": 1, "damping": 0.1, "max_task_norm": 10.0},
-        "sigma-reptile": {**implicit, "cg_steps": 5, "damping": 1.0},
+        "sigma-imaml": {**implicit, "mean_rate": 2e-3, "variance_rate": 4e-3, "variance": 25.0},
+        "sigma-reptile": {**reptile, "mean_rate": 1e-2, "variance_rate": 8e-3, "variance": 1.0},
         "maml": unrolled,
-        "imaml": {**implicit, "cg_steps": 1, "damping": 0.1, "max_task_norm": 10.0, "variance": 100.0},
-        "reptile": {"mean_rate": 1e-3, "inner_rate": 3.5e-3, "first_scale": 0.3},
+        "imaml": {**implicit, "mean_rate": 2e-3, "variance": 100.0},
+        "reptile": {**reptile, "mean_rate": 1e-3},
     }
     updates = {"quick": 4_000 if algorithm.endswith("-maml") or algorithm == "maml" else 8_000, "paper": 100_000}
     return Config(algorithm=algorithm, num_updates=updates[preset], decay=0.5, **settings[algorithm])
+
+
+def search_space(algorithm: str) -> dict[str, Range]:
+    """What `tune` varies."""
+    space = {"mean_rate": Range(1e-3, 1.5e-2), "inner_rate": Range(2e-3, 1.5e-2), "first_scale": Range(0.15, 0.6)}
+    if algorithm in SIGMA:
+        space |= {"variance_rate": Range(3e-3, 5e-2), "variance": Range(0.3, 100.0)}
+    if algorithm in ("sigma-imaml", "sigma-reptile", "imaml"):
+        space["damping"] = Range(1e-2, 3.0)
+    if algorithm != "sigma-reptile" and algorithm != "reptile":
+        space["max_task_norm"] = Range(0.1, 30.0)
+    return space
 
 
 def setup(config: Config) -> Setup:

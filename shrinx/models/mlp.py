@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 MlpParams = dict[str, Float[Array, "..."]]
 
 
-def init(key: PRNGKeyArray, sizes: Sequence[int], *, first_scale: float = 1.0) -> MlpParams:
+def init(key: PRNGKeyArray, sizes: Sequence[int], *, first_scale: float | Array = 1.0) -> MlpParams:
     """He-normal weights and zero biases; `first_scale` multiplies the weights of the first layer."""
     if len(sizes) < 2 or min(sizes) < 1:
         raise ValueError(f"An MLP needs at least two positive sizes, got {tuple(sizes)}.")

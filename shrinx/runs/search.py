@@ -4,7 +4,7 @@ Only fields that leave all shapes and the number of steps alone can vary within 
 the like. The rest (inner steps, network sizes) is fixed by the base configuration.
 """
 
-import dataclasses
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -39,7 +39,11 @@ def score_trials(
     subsets = {"all": None} if subsets is None else subsets
 
     def configured(one: dict[str, Array]) -> Setup:
-        return setup_of(dataclasses.replace(base, **one))
+        config = copy.copy(base)
+        for field, value in one.items():
+            # Past the constructor: under vmap these are tracers, not the floats the fields are annotated with.
+            object.__setattr__(config, field, value)
+        return setup_of(config)
 
     def init(one: dict[str, Array]) -> Any:
         setup = configured(one)
