@@ -37,9 +37,9 @@ def test_the_readmes_example_runs(capsys):
     """The code of the README, with fewer updates."""
     text = (DOCS.parent / "README.md").read_text()
     [code] = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    assert "range(2000)" in code
+    assert "range(4000)" in code
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        exec(compile(code.replace("range(2000)", "range(20)"), "README.md", "exec"), {})
+        exec(compile(code.replace("range(4000)", "range(20)"), "README.md", "exec"), {})
     assert "of the parameters" in capsys.readouterr().out
 
 
