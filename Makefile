@@ -19,7 +19,7 @@ help:
 	@touch $@
 
 demo: .venv/installed
-	$(BIN)/shrinx run sinusoid --preset quick --out runs/demo
+	$(BIN)/shrinx run sinusoid --preset quick --out runs/demo --resume
 
 test: .venv/installed
 	$(BIN)/python -m pytest -n $(WORKERS)
