@@ -41,7 +41,7 @@ class Unroll(AbstractAdjoint):
     r"""Backpropagation through all inner steps: MAML and σ-MAML. Exact for the steps that were taken.
 
     **Arguments:** `checkpoint`: store the state once in √(num_steps) steps and recompute the rest in the reverse
-    pass. Memory then grows with the square root of the horizon instead of the horizon, for about a third more time.
+    pass. Memory then grows with the square root of the horizon instead of the horizon, for one more forward pass.
 
     >>> import jax, jax.numpy as jnp, shrinx as sx
     >>> loss_fn = lambda theta, x: 0.5 * jnp.sum((theta - x) ** 2)

@@ -165,15 +165,8 @@ def _evaluate(setup: Setup, keys: Keys, priors: Prior) -> dict[str, Any]:
     subsets: dict[str, tuple[str, ...]] = {"all": names, "selected": chosen.names, **{name: (name,) for name in names}}
     subsets |= {label: tuple(members) for label, members in setup.subsets.items()}
     test_keys = jax.vmap(lambda key: jax.random.fold_in(key, 2))(keys)
-    curves: dict[tuple[str, ...], np.ndarray] = {}
-    for members in set(subsets.values()):
-        if members:  # With nothing selected there is nothing to adapt.
-            curves[members] = np.asarray(_curve(setup, members, priors, test_keys))
-    before = next(iter(curves.values()))[..., :1]
-    scored = {
-        label: curves[members] if members else np.repeat(before, 10 * setup.adapt_steps + 1, axis=-1)
-        for label, members in subsets.items()
-    }
+    curves = {members: np.asarray(_curve(setup, members, priors, test_keys)) for members in set(subsets.values())}
+    scored = {label: curves[members] for label, members in subsets.items()}
     at = {label: summarise(scores[..., setup.adapt_steps]) for label, scores in scored.items()}
     variances = np.exp(np.asarray(priors.log_variance, dtype=np.float64))
     result: dict[str, Any] = {
@@ -190,7 +183,7 @@ def _evaluate(setup: Setup, keys: Keys, priors: Prior) -> dict[str, Any]:
         ],
         "fraction": chosen.fraction,
         "test": {
-            "before": summarise(before[..., 0]),
+            "before": summarise(scored["all"][..., 0]),
             "all": at["all"],
             "selected": at["selected"],
             "only": {name: at[name] for name in names},
