@@ -30,8 +30,13 @@ PAIRS = [(name, algorithm) for name in EXPERIMENTS for algorithm in find_experim
 
 @pytest.fixture(autouse=True)
 def relaxed():
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield
+    # Not by context managers: these change the thread they are in only, and seeds run in threads of their own.
+    before = jax.config.jax_numpy_dtype_promotion, jax.config.jax_numpy_rank_promotion
+    jax.config.update("jax_numpy_dtype_promotion", "standard")
+    jax.config.update("jax_numpy_rank_promotion", "allow")
+    yield
+    jax.config.update("jax_numpy_dtype_promotion", before[0])
+    jax.config.update("jax_numpy_rank_promotion", before[1])
 
 
 def run(out: Path, *more: str, experiment: str = "sinusoid", algorithm: str = "sigma-reptile") -> int:

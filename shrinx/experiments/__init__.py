@@ -8,6 +8,9 @@ from ..runs.errors import UserError
 
 # Name -> (module, one line). The modules are imported when they are asked for.
 EXPERIMENTS = {
+    "normal": ("normal", "one parameter per task, in closed form: which estimators of the prior exist, and where"),
+    "linear": ("linear", "two groups of parameters seen through a linear map: learned rates against learned variances"),
+    "swirl": ("swirl", "the same through a swirl, where adaptation takes a thousand steps"),
     "sinusoid": ("sinusoid", "few-shot sinusoid regression: which layers of a small network are task-specific"),
 }
 

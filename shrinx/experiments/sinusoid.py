@@ -98,7 +98,7 @@ def setup(config: Config) -> Setup:
         metric_name="mean squared error",
         rule=TopK(2),
         subsets={"layer 0": ("w0", "b0")},
-        examples=partial(_examples, config),
+        extras=lambda outcome: {"examples": _examples(config, outcome.first, outcome.selected)},
     )
 
 

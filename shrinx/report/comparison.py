@@ -115,6 +115,27 @@ def variances(runs: list[LoadedRun]) -> Figure | None:
     return figure
 
 
+def overlays(runs: list[LoadedRun]) -> list[dict[str, Any]]:
+    """The experiments' own figures that ask to be laid over one another, one for each name that several runs share."""
+    shared: dict[str, list[tuple[LoadedRun, dict[str, Any]]]] = {}
+    for run in runs:
+        for extra in run.result.get("figures") or ():
+            if extra.get("overlay"):
+                shared.setdefault(extra["name"], []).append((run, extra))
+    return [_overlay(found) for found in shared.values() if len(found) > 1]
+
+
+def _overlay(found: list[tuple[LoadedRun, dict[str, Any]]]) -> dict[str, Any]:
+    series: list[dict[str, Any]] = []
+    for run, extra in found:
+        for one in extra["series"]:
+            common = all(one in other["series"] for _, other in found)
+            labelled = one if common else {**one, "label": f"{one.get('label') or ''} ({run.name})"}
+            if labelled not in series:
+                series.append(labelled)
+    return {**found[0][1], "series": series}
+
+
 def _all(run: LoadedRun) -> dict[str, Any]:
     curves = run.result.get("curves") or {"steps": [], "series": {}}
     return curves["series"].get("all") or {} if curves["steps"] else {}

@@ -273,7 +273,7 @@ def extra(description: dict[str, Any]) -> Figure | None:
             xs,
             ys,
             color=colour,
-            label=short_name(series.get("label") or ""),
+            label=short_name(series.get("label") or "", 44),
             **look.get(series.get("style") or "", {}),
         )
         if series.get("low") and series.get("high"):
@@ -294,6 +294,8 @@ def extra(description: dict[str, Any]) -> Figure | None:
             textcoords="offset points", fontsize=7.5,
         )  # fmt: skip
     axes.set(xlabel=clean(description.get("x_label") or ""), ylabel=clean(description.get("y_label") or ""))
+    if description.get("equal"):
+        axes.set_aspect("equal", adjustable="datalim")
     if any(series.get("label") for series in drawn):
         figure.legend(loc="outside lower center", ncols=2)
     return figure

@@ -76,6 +76,10 @@ def comparison_drawings(runs: list[LoadedRun]) -> tuple[Drawing, ...]:
     plans.append(
         ("variances", "Variance of each module", comparison.variances(runs), sentences.on_compared_variances)
     )  # fmt: skip
+    for extra in comparison.overlays(runs):
+        caption = clean(extra.get("caption") or "")
+        name, title = f"overlay-{slug(extra['name'])}", clean(extra.get("title") or extra["name"])
+        plans.append((name, title, figures.extra(extra), lambda caption=caption: caption))
     return _drawings(plans)
 
 

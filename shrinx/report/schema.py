@@ -42,6 +42,8 @@ EXTRA = Record(
         "y_label": TEXT,
         "x_log": bool,
         "y_log": bool,
+        "equal": bool,
+        "overlay": bool,
         "marks": [Record({}, {"x": NUMBER, "y": NUMBER, "label": TEXT})],
     },
 )

@@ -24,6 +24,7 @@ import shrinx
 
 from .errors import UserError
 from .files import write_json, write_text
+from .parallel import num_cores
 
 FORMAT = 1
 
@@ -146,7 +147,7 @@ def environment() -> dict[str, Any]:
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "commit": _commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "device": f"{device.device_kind} ({device.platform}), {os.cpu_count()} CPU cores",
+        "device": f"{device.device_kind} ({device.platform}), {num_cores()} CPU cores",
         "python": platform.python_version(),
         "shrinx": shrinx.__version__,
         **versions,
@@ -175,10 +176,13 @@ def _version(name: str) -> str:
 
 
 def _commit() -> str | None:
-    """The commit of the source tree that runs, with a + if it has been changed; `None` outside git."""
+    """The commit of the source tree that runs, with a + if it has been changed.
+
+    Outside git, say in a copy on another machine, it is what `SHRINX_COMMIT` says, or `None`.
+    """
     root = Path(shrinx.__file__).parents[1]
     if not (root / ".git").exists():
-        return None
+        return os.environ.get("SHRINX_COMMIT")
     try:
         head = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=root, capture_output=True, text=True)
         status = subprocess.run(["git", "status", "--porcelain", "-uno"], cwd=root, capture_output=True, text=True)

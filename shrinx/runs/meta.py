@@ -27,9 +27,14 @@ from .._types import LossFn
 from . import checkpoint
 from .errors import UserError
 from .folder import RunFolder, read_metrics
+from .parallel import over_seeds
 from .progress import meter, sparkline
 from .statistics import finite, half_width, summarise
 from .trackers import Tracker
+
+TaskSource: TypeAlias = Callable[[PRNGKeyArray], Task]
+"""Draws a batch of tasks inside the compiled loop. A source that holds a data set is a `jax.tree_util.Partial`: its
+arrays then are arguments of the compiled program instead of constants in it."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +44,8 @@ class Setup:
     learner: Learner
     loss_fn: LossFn
     init: Callable[[PRNGKeyArray], Prior]
-    train_tasks: Callable[[PRNGKeyArray], Task]
-    test_tasks: Callable[[PRNGKeyArray], Task]
+    train_tasks: TaskSource
+    test_tasks: TaskSource
     num_updates: int
     adapt_steps: int
     """Steps of adaptation at which held-out tasks are scored; curves go on to ten times as many."""
@@ -53,8 +58,24 @@ class Setup:
     subsets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Further sets of modules to score, besides all, each alone, and the selected ones."""
     chunk: int = 500
-    examples: Callable[[Prior, tuple[str, ...]], list[dict[str, Any]]] | None = None
-    """Example predictions of the first seed for the report, given its prior and the selected modules."""
+    extras: Callable[["Outcome"], dict[str, Any]] | None = None
+    """What the experiment itself adds to the result: figures, example predictions."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was learned, for an experiment's own figures."""
+
+    priors: Prior
+    """One per seed, along a leading axis."""
+    test_tasks: Task
+    """The held-out tasks of each seed, likewise."""
+    selected: tuple[str, ...]
+
+    @property
+    def first(self) -> Prior:
+        """The prior of the first seed."""
+        return jax.tree.map(lambda x: x[0], self.priors)
 
 
 CHECKPOINT_SECONDS = 10.0
@@ -69,7 +90,7 @@ def meta_learn(
     started = time.monotonic()
     num_seeds = folder.request.seeds
     keys = jax.vmap(jax.random.key)(jnp.arange(seed, seed + num_seeds))
-    state = jax.jit(jax.vmap(lambda key: setup.learner.init(setup.init(jax.random.fold_in(key, 0)))))(keys)
+    state = over_seeds(lambda key: setup.learner.init(setup.init(jax.random.fold_in(key, 0))))(keys)
     step = 0
     restored = checkpoint.restore(folder.checkpoints, state)
     if restored is not None:
@@ -100,7 +121,7 @@ def _train(
         try:
             while step < setup.num_updates:
                 length = min(setup.chunk, setup.num_updates - step)
-                new_state, metrics = jax.block_until_ready(advance(state, step, length))
+                new_state, metrics = advance(state, step, length)
                 state, step = new_state, step + length
                 row = _row(step, seconds_before + time.monotonic() - started, metrics, state.prior)
                 folder.log(row)
@@ -122,25 +143,26 @@ def _train(
 
 
 def _advance(setup: Setup, keys: Keys) -> Callable[[LearnerState, int, int], tuple[LearnerState, Any]]:
-    def update(state: LearnerState, key: PRNGKeyArray, step: Array) -> tuple[LearnerState, Any]:
-        task_key, update_key = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, 1), step))
-        state, info = setup.learner.update(setup.loss_fn, state, setup.train_tasks(task_key), key=update_key)
-        return state, (info.query_loss, info.num_failed, jnp.mean(info.residual))
+    def chunk(
+        one: tuple[LearnerState, PRNGKeyArray], train_tasks: TaskSource, start: Array, length: int
+    ) -> tuple[LearnerState, Any]:
+        state, key = one
 
-    def chunk(state: LearnerState, start: Array, length: int) -> tuple[LearnerState, Any]:
-        def body(state: LearnerState, step: Array) -> tuple[LearnerState, Any]:
-            return jax.vmap(update, in_axes=(0, 0, None))(state, keys, step)
+        def update(state: LearnerState, step: Array) -> tuple[LearnerState, Any]:
+            task_key, update_key = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, 1), step))
+            state, info = setup.learner.update(setup.loss_fn, state, train_tasks(task_key), key=update_key)
+            return state, (info.query_loss, info.num_failed, jnp.mean(info.residual))
 
         steps = start + jnp.arange(length, dtype=jnp.int32)
-        state, (loss, failed, residual) = jax.lax.scan(body, state, steps)
+        state, (loss, failed, residual) = jax.lax.scan(update, state, steps)
         return state, {
-            "query_loss": jnp.nanmean(loss, axis=0),
-            "num_failed": jnp.sum(failed, axis=0),
-            "residual": jnp.nanmean(residual, axis=0),
+            "query_loss": jnp.nanmean(loss),
+            "num_failed": jnp.sum(failed),
+            "residual": jnp.nanmean(residual),
         }
 
-    compiled = jax.jit(chunk, static_argnums=2)
-    return lambda state, step, length: compiled(state, jnp.asarray(step, jnp.int32), length)
+    compiled = over_seeds(chunk)
+    return lambda state, step, length: compiled((state, keys), setup.train_tasks, jnp.asarray(step, jnp.int32), length)
 
 
 def _row(step: int, seconds: float, metrics: dict[str, Array], prior: Prior) -> dict[str, Any]:
@@ -191,21 +213,22 @@ def _evaluate(setup: Setup, keys: Keys, priors: Prior) -> dict[str, Any]:
         },
         "curves": _curves_as_json(scored, setup.learner.num_steps),
     }
-    if setup.examples is not None:
-        first = jax.tree.map(lambda x: x[0], priors)
-        result["examples"] = setup.examples(first, chosen.names)
-    return result
+    if setup.extras is None:
+        return result
+    tasks = over_seeds(lambda key, draw: draw(jax.random.split(key)[0]))(test_keys, setup.test_tasks)
+    return result | setup.extras(Outcome(priors, tasks, chosen.names))
 
 
 def _curve(setup: Setup, members: tuple[str, ...], priors: Prior, keys: Keys) -> Array:
     solver = setup.solver or setup.learner.solver
 
-    def one_seed(prior: Prior, key: PRNGKeyArray) -> Array:
+    def one_seed(one: tuple[Prior, PRNGKeyArray], test_tasks: TaskSource) -> Array:
+        prior, key = one
         task_key, adapt_key = jax.random.split(key)
         return adaptation_curve(
             setup.loss_fn,
             prior,
-            setup.test_tasks(task_key),
+            test_tasks(task_key),
             solver,
             num_steps=10 * setup.adapt_steps,
             key=adapt_key,
@@ -214,7 +237,7 @@ def _curve(setup: Setup, members: tuple[str, ...], priors: Prior, keys: Keys) ->
             metric_fn=setup.metric_fn,
         )
 
-    return jax.jit(jax.vmap(one_seed))(priors, keys)
+    return over_seeds(one_seed)((priors, keys), setup.test_tasks)
 
 
 def _curves_as_json(scored: dict[str, np.ndarray], horizon: int) -> dict[str, Any]:
