@@ -52,14 +52,14 @@ def load_omniglot(data_dir: str | Path | None = None) -> Omniglot:
         raise _foreign(path, str(error) or type(error).__name__) from error
     count = len(arrays["images"]) if arrays["images"].ndim else 0
     expected = {
-        "images": ("u", (count, DRAWINGS, SIZE, SIZE)),
-        "alphabet": ("U", (count,)),
-        "character": ("U", (count,)),
-        "is_background": ("b", (count,)),
+        "images": (np.uint8, (count, DRAWINGS, SIZE, SIZE)),
+        "alphabet": (np.str_, (count,)),
+        "character": (np.str_, (count,)),
+        "is_background": (np.bool_, (count,)),
     }
     for name, (kind, shape) in expected.items():
         array = arrays[name]
-        if array.dtype.kind != kind or array.shape != shape or (kind == "u" and array.dtype != np.uint8):
+        if not np.issubdtype(array.dtype, kind) or array.shape != shape:
             raise _foreign(path, f"`{name}` is {array.dtype}{list(array.shape)}")
     return Omniglot(**arrays)
 
