@@ -191,11 +191,11 @@ def _tune(rest: list[str]) -> int:
         seed=options.config.seed,
         report=lambda line: print(line, file=sys.stderr),
     )
-    finished = sorted((t for t in study.get_trials() if t.value is not None), key=lambda trial: trial.value)
+    finished = sum(trial.value is not None for trial in study.get_trials())
     if not finished:
         raise UserError("No trial gave a finite score; narrow the search space or lower the inner rate.")
-    flags = " ".join(f"--{name.replace('_', '-')} {value:.3g}" for name, value in finished[0].params.items())
-    print(f"Best of {len(finished)}: {finished[0].value:.4g} with\n{flags}")
+    flags = " ".join(f"--{name.replace('_', '-')} {value:.3g}" for name, value in study.best_params.items())
+    print(f"Best of {finished}: {study.best_value:.4g} with\n{flags}")
     return 0
 
 

@@ -8,6 +8,10 @@ from ..runs.errors import UserError
 
 # Name -> (module, one line). The modules are imported when they are asked for.
 EXPERIMENTS = {
+    "aug-omniglot": (
+        "aug_omniglot",
+        "20 characters of an alphabet, scaled, shifted and turned: 100 steps to learn them",
+    ),
     "normal": ("normal", "one parameter per task, in closed form: which estimators of the prior exist, and where"),
     "linear": ("linear", "two groups of parameters seen through a linear map: learned rates against learned variances"),
     "swirl": ("swirl", "the same through a swirl, where adaptation takes a thousand steps"),

@@ -7,10 +7,11 @@ interrupted therefore repeats exactly what the uninterrupted one would have done
 import errno
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,9 +33,10 @@ from .progress import meter, sparkline
 from .statistics import finite, half_width, summarise
 from .trackers import Tracker
 
-TaskSource: TypeAlias = Callable[[PRNGKeyArray], Task]
-"""Draws a batch of tasks inside the compiled loop. A source that holds a data set is a `jax.tree_util.Partial`: its
-arrays then are arguments of the compiled program instead of constants in it."""
+TaskSource: TypeAlias = Callable[..., Task]
+"""`source(key)`, or `source(key, split)` if the setup has splits, draws a batch of tasks inside the compiled loop.
+A source that holds a data set is an `eqx.Partial`: its arrays are then arguments of the compiled program instead of
+constants in it."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,14 @@ class Setup:
     test_tasks: TaskSource
     num_updates: int
     adapt_steps: int
-    """Steps of adaptation at which held-out tasks are scored; curves go on to ten times as many."""
+    """Steps of adaptation at which held-out tasks are scored."""
     metric_name: str
+    validation_tasks: TaskSource | None = None
+    """For choosing hyperparameters; by default tasks as in the test, but others."""
+    split: Callable[[int], Any] | None = None
+    """From a seed to arrays of its own, such as the classes it trains on; the sources get them after the key."""
+    curve_steps: int | None = None
+    """How far adaptation curves go; ten times `adapt_steps` by default."""
     solver: AbstractSolver | None = None
     """For held-out tasks; the learner's own by default."""
     metric_fn: LossFn | None = None
@@ -60,6 +68,16 @@ class Setup:
     chunk: int = 500
     extras: Callable[["Outcome"], dict[str, Any]] | None = None
     """What the experiment itself adds to the result: figures, example predictions."""
+
+    def splits(self, seeds: Sequence[int]) -> Any:
+        """The arrays of each seed, along a leading axis; `None` if there are none."""
+        if self.split is None:
+            return None
+        return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(x) for x in leaves]), *map(self.split, seeds))
+
+
+def draw(source: TaskSource, key: PRNGKeyArray, split: Any) -> Task:
+    return source(key) if split is None else source(key, split)
 
 
 @dataclass(frozen=True)
@@ -88,8 +106,8 @@ def meta_learn(
 ) -> dict[str, Any]:
     """Train, evaluate on held-out tasks and return what goes into `result.json`."""
     started = time.monotonic()
-    num_seeds = folder.request.seeds
-    keys = jax.vmap(jax.random.key)(jnp.arange(seed, seed + num_seeds))
+    seeds = range(seed, seed + folder.request.seeds)
+    keys, splits = jax.vmap(jax.random.key)(jnp.asarray(seeds)), setup.splits(seeds)
     state = over_seeds(lambda key: setup.learner.init(setup.init(jax.random.fold_in(key, 0))))(keys)
     step = 0
     restored = checkpoint.restore(folder.checkpoints, state)
@@ -98,10 +116,10 @@ def meta_learn(
     folder.rewind_log(step)
     earlier = read_metrics(folder.path)
     seconds_before = earlier[-1]["seconds"] if earlier else 0.0
-    state = _train(setup, folder, keys, step, state, seconds_before, console, trackers)
+    state = _train(setup, folder, keys, splits, step, state, seconds_before, console, trackers)
     if console is not None:
         console.print("Adapting to held-out tasks …")
-    result = _evaluate(setup, keys, state.prior)
+    result = _evaluate(setup, keys, splits, state.prior)
     return {**result, "seconds": round(seconds_before + time.monotonic() - started, 1)}
 
 
@@ -109,13 +127,14 @@ def _train(
     setup: Setup,
     folder: RunFolder,
     keys: Keys,
+    splits: Any,
     step: int,
     state: LearnerState,
     seconds_before: float,
     console: Console | None,
     trackers: tuple[Tracker, ...],
 ) -> LearnerState:
-    advance = _advance(setup, keys)
+    advance = _advance(setup, keys, splits)
     started = saved = time.monotonic()
     with meter(setup.num_updates, step, console) as progress, _terminate_like_interrupt():
         try:
@@ -142,15 +161,15 @@ def _train(
     return state
 
 
-def _advance(setup: Setup, keys: Keys) -> Callable[[LearnerState, int, int], tuple[LearnerState, Any]]:
+def _advance(setup: Setup, keys: Keys, splits: Any) -> Callable[[LearnerState, int, int], tuple[LearnerState, Any]]:
     def chunk(
-        one: tuple[LearnerState, PRNGKeyArray], train_tasks: TaskSource, start: Array, length: int
+        one: tuple[LearnerState, PRNGKeyArray, Any], train_tasks: TaskSource, start: Array, length: int
     ) -> tuple[LearnerState, Any]:
-        state, key = one
+        state, key, split = one
 
         def update(state: LearnerState, step: Array) -> tuple[LearnerState, Any]:
             task_key, update_key = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, 1), step))
-            state, info = setup.learner.update(setup.loss_fn, state, train_tasks(task_key), key=update_key)
+            state, info = setup.learner.update(setup.loss_fn, state, draw(train_tasks, task_key, split), key=update_key)
             return state, (info.query_loss, info.num_failed, jnp.mean(info.residual))
 
         steps = start + jnp.arange(length, dtype=jnp.int32)
@@ -162,7 +181,9 @@ def _advance(setup: Setup, keys: Keys) -> Callable[[LearnerState, int, int], tup
         }
 
     compiled = over_seeds(chunk)
-    return lambda state, step, length: compiled((state, keys), setup.train_tasks, jnp.asarray(step, jnp.int32), length)
+    return lambda state, step, length: compiled(
+        (state, keys, splits), setup.train_tasks, jnp.asarray(step, jnp.int32), length
+    )
 
 
 def _row(step: int, seconds: float, metrics: dict[str, Array], prior: Prior) -> dict[str, Any]:
@@ -180,14 +201,18 @@ def _note(row: dict[str, Any], prior: Prior) -> str:
     return f"{loss}{failed}  σ² {sparkline(np.asarray(prior.log_variance).mean(axis=0).tolist())}"
 
 
-def _evaluate(setup: Setup, keys: Keys, priors: Prior) -> dict[str, Any]:
+def _evaluate(setup: Setup, keys: Keys, splits: Any, priors: Prior) -> dict[str, Any]:
     names = priors.modules.names
     typical = jax.tree.map(lambda x: jnp.mean(x, axis=0), priors)
     chosen = select(typical, setup.rule)
     subsets: dict[str, tuple[str, ...]] = {"all": names, "selected": chosen.names, **{name: (name,) for name in names}}
     subsets |= {label: tuple(members) for label, members in setup.subsets.items()}
     test_keys = jax.vmap(lambda key: jax.random.fold_in(key, 2))(keys)
-    curves = {members: np.asarray(_curve(setup, members, priors, test_keys)) for members in set(subsets.values())}
+    curve_of, seeds = _curves(setup), (priors, test_keys, splits)
+    curves = {
+        members: np.asarray(curve_of(seeds, jnp.asarray([name in members for name in names]), setup.test_tasks))
+        for members in dict.fromkeys(subsets.values())
+    }
     scored = {label: curves[members] for label, members in subsets.items()}
     at = {label: summarise(scores[..., setup.adapt_steps]) for label, scores in scored.items()}
     variances = np.exp(np.asarray(priors.log_variance, dtype=np.float64))
@@ -215,29 +240,36 @@ def _evaluate(setup: Setup, keys: Keys, priors: Prior) -> dict[str, Any]:
     }
     if setup.extras is None:
         return result
-    tasks = over_seeds(lambda key, draw: draw(jax.random.split(key)[0]))(test_keys, setup.test_tasks)
+    tasks = over_seeds(lambda one, source: draw(source, jax.random.split(one[0])[0], one[1]))(
+        (test_keys, splits), setup.test_tasks
+    )
     return result | setup.extras(Outcome(priors, tasks, chosen.names))
 
 
-def _curve(setup: Setup, members: tuple[str, ...], priors: Prior, keys: Keys) -> Array:
+def _curves(setup: Setup) -> Callable[..., Array]:
+    """Scores against steps when the modules in a mask adapt: compiled once for all masks.
+
+    A module of variance zero stays where it is, which is what leaving it out of `trainable` would do; but the names
+    there are part of the program, and every set of them would be compiled anew.
+    """
     solver = setup.solver or setup.learner.solver
 
-    def one_seed(one: tuple[Prior, PRNGKeyArray], test_tasks: TaskSource) -> Array:
-        prior, key = one
+    def one_seed(one: tuple[Prior, PRNGKeyArray, Any], mask: Array, test_tasks: TaskSource) -> Array:
+        prior, key, split = one
         task_key, adapt_key = jax.random.split(key)
+        frozen = jnp.where(mask, prior.log_variance, -jnp.inf)
         return adaptation_curve(
             setup.loss_fn,
-            prior,
-            test_tasks(task_key),
+            eqx.tree_at(lambda prior: prior.log_variance, prior, frozen),
+            draw(test_tasks, task_key, split),
             solver,
-            num_steps=10 * setup.adapt_steps,
+            num_steps=setup.curve_steps or 10 * setup.adapt_steps,
             key=adapt_key,
             sample=setup.learner.sample,
-            trainable=None if members == prior.modules.names else members,
             metric_fn=setup.metric_fn,
         )
 
-    return over_seeds(one_seed)((priors, keys), setup.test_tasks)
+    return over_seeds(one_seed)
 
 
 def _curves_as_json(scored: dict[str, np.ndarray], horizon: int) -> dict[str, Any]:

@@ -8,13 +8,14 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
 from .._evaluate import evaluate
-from .meta import Setup
+from .meta import Setup, TaskSource, draw
 
 
 def score_trials(
@@ -35,7 +36,10 @@ def score_trials(
     **Returns:** label -> score per trial (mean over validation tasks), and `log_variance` of shape `[trials, modules]`.
     """
     values = {name: jnp.asarray(column, jnp.float32) for name, column in trials.items()}
-    key = jax.random.key(seed)
+    key, shared = jax.random.key(seed), setup_of(base)
+    split = jax.tree.map(lambda x: x[0], shared.splits([seed]))
+    # The tasks are those of the base: a data set goes into the compiled programs as an argument.
+    validation_tasks = shared.validation_tasks or shared.test_tasks
     subsets = {"all": None} if subsets is None else subsets
 
     def configured(one: dict[str, Array]) -> Setup:
@@ -49,24 +53,25 @@ def score_trials(
         setup = configured(one)
         return setup.learner.init(setup.init(jax.random.fold_in(key, 0)))
 
-    def train(one: dict[str, Array], state: Any, start: Array) -> tuple[Any, Array]:
+    def train(one: dict[str, Array], state: Any, start: Array, source: TaskSource) -> tuple[Any, Array]:
         setup = configured(one)
 
         def update(state: Any, step: Array) -> tuple[Any, Array]:
             task_key, update_key = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, 1), step))
-            state, info = setup.learner.update(setup.loss_fn, state, setup.train_tasks(task_key), key=update_key)
+            tasks = draw(source, task_key, split)
+            state, info = setup.learner.update(setup.loss_fn, state, tasks, key=update_key)
             return state, info.query_loss
 
         state, losses = jax.lax.scan(update, state, start + jnp.arange(chunk, dtype=jnp.int32))
         return state, jnp.nanmean(losses)
 
-    def score(one: dict[str, Array], state: Any, members: tuple[str, ...] | None) -> Array:
+    def score(one: dict[str, Array], state: Any, members: tuple[str, ...] | None, source: TaskSource) -> Array:
         setup = configured(one)
         task_key, adapt_key = jax.random.split(jax.random.fold_in(key, 3))
         scores = evaluate(
             setup.loss_fn,
             state.prior,
-            setup.test_tasks(task_key),
+            draw(source, task_key, split),
             setup.solver or setup.learner.solver,
             num_steps=setup.adapt_steps,
             key=adapt_key,
@@ -77,13 +82,15 @@ def score_trials(
         return jnp.mean(scores)
 
     state = jax.jit(jax.vmap(init))(values)
-    advance = jax.jit(jax.vmap(train, in_axes=(0, 0, None)))
+    advance = eqx.filter_jit(
+        lambda values, state, start, source: jax.vmap(lambda o, s: train(o, s, start, source))(values, state)
+    )
     for start in range(0, base.num_updates, chunk):
-        state, losses = advance(values, state, jnp.asarray(start, jnp.int32))
+        state, losses = advance(values, state, jnp.asarray(start, jnp.int32), shared.train_tasks)
         if progress is not None:
             progress(start + chunk, np.asarray(losses))
-    result = {
-        label: np.asarray(jax.jit(jax.vmap(lambda o, s, m=members: score(o, s, m)))(values, state))
-        for label, members in subsets.items()
-    }
+    judge = eqx.filter_jit(
+        lambda values, state, members, source: jax.vmap(lambda o, s: score(o, s, members, source))(values, state)
+    )
+    result = {label: np.asarray(judge(values, state, names, validation_tasks)) for label, names in subsets.items()}
     return {**result, "log_variance": np.asarray(state.prior.log_variance)}

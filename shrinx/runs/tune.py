@@ -43,8 +43,9 @@ def tune(
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = optuna.samplers.RandomSampler(seed=seed)
+    direction = "minimize" if module.setup(base).lower_is_better else "maximize"
     study = optuna.create_study(
-        study_name=name, storage=storage, sampler=sampler, direction="minimize", load_if_exists=True
+        study_name=name, storage=storage, sampler=sampler, direction=direction, load_if_exists=True
     )
     known = study.user_attrs.get("space")
     ours = {field: [bounds.low, bounds.high] for field, bounds in space.items()}

@@ -1,0 +1,185 @@
+"""Augmented Omniglot (appendix E.1): an alphabet is a task, 20 characters to tell apart after 100 steps of adaptation.
+
+The paper's claim: σ-Reptile and σ-iMAML are better than Reptile and iMAML, the more so the fewer images and alphabets
+there are, and adapting the output layer alone is as good as adapting everything.
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from rich.console import Console
+
+from .._modules import by_label, by_layer
+from .._prior import Prior
+from .._select import LargestGap
+from .._task import Task
+from ..data.omniglot import load_omniglot
+from ..data.splits import alphabet_split
+from ..models.conv import ConvNet
+from ..runs.folder import RunFolder
+from ..runs.meta import Setup, meta_learn
+from ..runs.trackers import Tracker
+from ..runs.tune import Range
+from ..tasks.augment import Affine
+from ..tasks.images import held_out_alphabets, sample_alphabets, sample_augmented
+from .algorithms import LearnerConfig, make_learner
+
+ALGORITHMS = ("sigma-reptile", "sigma-imaml", "reptile", "imaml")
+INSTANCES = (1, 3, 5, 10, 15)
+PRESETS = ("quick", "small-cpu", "large", *(f"small-{count}" for count in INSTANCES))
+CLASSES = 20
+
+
+@dataclass(frozen=True)
+class Config(LearnerConfig):
+    num_alphabets: int = 30
+    """T, training alphabets."""
+    num_instances: int = 15
+    """K, drawings of a character that a task is adapted to."""
+    rotate: bool = True
+    """Turn images by any angle, besides scaling and shifting them: the large-data regime."""
+    batch: int = 20
+    """Images in a step of adaptation."""
+    query_batch: int = 100
+    """Images a task's meta-gradient is taken on (the paper: a batch; all 100 there are is less noisy)."""
+    num_filters: int = 64
+    """Filters of each convolution."""
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    """What convolutions are computed in."""
+    shared_variance: bool = False
+    """One variance for all modules: the paper's ablation."""
+    num_test_repeats: int = 2
+    """How often every held-out alphabet is adapted to and scored, each time with other images."""
+    data_dir: str | None = None
+    """Where omniglot28.npz is; the folder SHRINX_DATA by default."""
+
+
+def preset_config(algorithm: str, preset: str) -> Config:
+    """`large` and `small-K` have the paper's tasks, network and numbers of steps; the docs say which rates differ."""
+    if preset == "large":
+        return _large(algorithm)
+    if preset.startswith("small-") and preset != "small-cpu":
+        return _small(algorithm, int(preset.removeprefix("small-")))
+    return replace(
+        _small(algorithm, 1),
+        num_updates={"quick": 20, "small-cpu": 300}[preset],
+        tasks_per_update=5,
+        num_alphabets=10,
+        num_filters=16,
+        dtype="float32",
+        num_test_repeats=1,
+    )
+
+
+def _large(algorithm: str) -> Config:
+    settings: dict[str, dict[str, Any]] = {
+        "reptile": {"mean_optimiser": "sgd", "mean_rate": 1.2, "solver": "adam", "inner_rate": 9.4e-3},
+        "imaml": {"mean_rate": 1.8e-3, "variance": 1 / 1.3e-4, "inner_rate": 0.5, "cg_steps": 1, "damping": 0.1},
+        "sigma-reptile": {"mean_rate": 3e-3, "variance": 1e3, "inner_rate": 0.52, "cg_steps": 4, "damping": 0.16},
+        "sigma-imaml": {"mean_rate": 1.8e-3, "variance": 1e3, "inner_rate": 0.37, "cg_steps": 1, "damping": 0.09},
+    }
+    return Config(
+        algorithm=algorithm,
+        num_updates=5_000,
+        tasks_per_update=20,
+        variance_rate=1.6e-2,
+        decay=1.0,
+        **settings[algorithm],
+    )
+
+
+_INNER_RATES = {
+    "reptile": dict.fromkeys(INSTANCES, 4e-3),
+    "imaml": dict.fromkeys(INSTANCES, 0.4),
+    "sigma-reptile": {1: 0.4, 3: 0.31, 5: 0.22, 10: 0.12, 15: 0.03},
+    "sigma-imaml": {1: 0.25, 3: 0.17, 5: 0.14, 10: 0.1, 15: 0.05},
+}
+
+
+def _small(algorithm: str, num_instances: int) -> Config:
+    settings: dict[str, dict[str, Any]] = {
+        "reptile": {"mean_optimiser": "sgd", "mean_rate": 0.1, "solver": "adam"},
+        "imaml": {"mean_rate": 1e-3, "variance": 1 / 1.3e-4, "cg_steps": 2, "damping": 0.5},
+        "sigma-reptile": {"mean_rate": 1.4e-4, "variance": 1e3, "cg_steps": 5, "damping": 1e-3},
+        "sigma-imaml": {"mean_rate": 2e-4, "variance": 1e3, "cg_steps": 3, "damping": 2e-3},
+    }
+    return Config(
+        algorithm=algorithm,
+        num_updates=1_000,
+        tasks_per_update=20,
+        variance_rate=5e-3,
+        decay=1.0,
+        regulariser=1e-6,
+        num_alphabets=15,
+        num_instances=num_instances,
+        rotate=False,
+        inner_rate=_INNER_RATES[algorithm][num_instances],
+        **settings[algorithm],
+    )
+
+
+def search_space(algorithm: str) -> dict[str, Range]:
+    """What `tune` varies."""
+    adam = algorithm == "reptile"
+    space = {
+        "mean_rate": Range(0.1, 3.0) if adam else Range(1e-4, 2e-2),
+        "inner_rate": Range(1e-3, 3e-2) if adam else Range(0.05, 1.0),
+    }
+    if algorithm.startswith("sigma"):
+        space |= {"variance_rate": Range(1e-3, 1e-1), "variance": Range(10.0, 1e5), "damping": Range(1e-3, 1.0)}
+    return space
+
+
+def setup(config: Config) -> Setup:
+    omniglot = load_omniglot(config.data_dir)
+    images = jnp.asarray(omniglot.images[..., None])
+    network = ConvNet(images.shape[2:], CLASSES, num_filters=config.num_filters, dtype=config.dtype)
+    affine = Affine(rotate=config.rotate)
+
+    def init(key: jax.Array) -> Prior:
+        params = network.init(key)
+        modules = by_label(params, lambda path: "all") if config.shared_variance else by_layer(params)
+        return Prior.create(params, modules=modules, variance=config.variance)
+
+    def split(seed: int) -> dict[str, Any]:
+        parts = alphabet_split(omniglot.alphabet, seed=seed, num_train=config.num_alphabets)
+        return {"train": parts.train, "validation": parts.validation, "test": parts.test}
+
+    def train_tasks(images: jax.Array, key: jax.Array, split: dict[str, jax.Array]) -> Task:
+        return sample_alphabets(
+            images, split["train"], key, num_tasks=config.tasks_per_update, num_support=config.num_instances
+        )
+
+    def held_out(part: str, images: jax.Array, key: jax.Array, split: dict[str, jax.Array]) -> Task:
+        alphabets = jnp.tile(split[part], (config.num_test_repeats, 1))
+        return held_out_alphabets(images, alphabets, key, affine=affine, num_support=config.num_instances)
+
+    return Setup(
+        learner=make_learner(
+            config,
+            sample=partial(sample_augmented, size=config.batch, affine=affine),
+            query_sample=partial(sample_augmented, size=config.query_batch, affine=affine),
+        ),
+        loss_fn=network.cross_entropy,
+        init=init,
+        train_tasks=eqx.Partial(train_tasks, images),
+        test_tasks=eqx.Partial(held_out, "test", images),
+        validation_tasks=eqx.Partial(held_out, "validation", images),
+        split=split,
+        num_updates=config.num_updates,
+        adapt_steps=config.adapt_steps,
+        metric_name="accuracy",
+        metric_fn=network.accuracy,
+        lower_is_better=False,
+        rule=LargestGap(),
+        subsets={} if config.shared_variance else {"output": ("output",)},
+        chunk=50,
+    )
+
+
+def run(config: Config, folder: RunFolder, console: Console | None, trackers: tuple[Tracker, ...]) -> dict[str, Any]:
+    return meta_learn(setup(config), folder, seed=config.seed, console=console, trackers=trackers)
