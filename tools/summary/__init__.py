@@ -1,0 +1,7 @@
+"""The numbers that README and docs show, made from the run folders in `results/`: `make results`.
+
+runs.py      a run folder as it is read
+rows.py      the numbers of a run, one row each, beside the paper's (`results/paper.toml`)
+tables.py    Markdown tables of rows (`results/tables.toml`)
+documents.py tables put between their markers in README.md and docs/*.md
+"""
