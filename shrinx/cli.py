@@ -1,9 +1,10 @@
-"""The command line: list, run, report, tune.
+"""The command line: list, run, report, tune, completion.
 
 shrinx list
 shrinx run sinusoid --preset quick --algorithm sigma-reptile --seeds 2 --out runs/demo
 shrinx run sinusoid --preset quick --algorithm sigma-reptile --seeds 2 --out runs/demo --resume
 shrinx report runs/demo
+eval "$(shrinx completion bash)"
 """
 
 import argparse
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from .cli_completion import completion
 from .runs.errors import UserError
 
 EXTRA = "The command line needs more than the library: pip install 'shrinx[experiments]'"
@@ -21,7 +23,7 @@ EXTRA = "The command line needs more than the library: pip install 'shrinx[exper
 def main(arguments: list[str] | None = None) -> int:
     """The entry point `shrinx`; returns the exit code: 0 done, 1 interrupted by an error, 2 wrong usage, 130 Ctrl-C."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    commands = {"list": _list, "run": _run, "report": _report, "tune": _tune}
+    commands = {"list": _list, "run": _run, "report": _report, "tune": _tune, "completion": completion}
     parser = argparse.ArgumentParser(
         prog="shrinx", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

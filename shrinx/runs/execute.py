@@ -9,7 +9,7 @@ from rich.console import Console
 
 from ..experiments import find_experiment
 from .folder import Request, RunFolder
-from .trackers import open_tracker
+from .trackers import check_tracker, open_tracker
 
 
 def execute(
@@ -23,6 +23,8 @@ def execute(
 ) -> dict[str, Any]:
     """Run `request` in the folder `path` and return its result; see `RunFolder` for what is written."""
     experiment = find_experiment(request.experiment)
+    for name in trackers:
+        check_tracker(name)  # Before there is a folder: a slip of the pen leaves nothing behind.
     folder = RunFolder.open(path, request, resume=resume)
     opened = tuple(open_tracker(name, path, asdict(request.config)) for name in trackers)
     try:
