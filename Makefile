@@ -3,12 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= auto
 
-.PHONY: help demo test check docs format clean
+.PHONY: help demo test check results docs format clean
 
 help:
 	@echo "make demo    learn which parts of a small network are task-specific (a minute)"
 	@echo "make test    run the tests"
-	@echo "make check   linter, formatter and type checker"
+	@echo "make check   linter, formatter, type checker; do the tables say what the runs say?"
+	@echo "make results write results/summary.json and the tables of README and docs from the runs"
 	@echo "make docs    build the documentation into site/"
 	@echo "make format  let ruff rewrite what it can"
 
@@ -28,6 +29,10 @@ check: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
+	$(BIN)/python -m tools.summary --check
+
+results: .venv/installed
+	$(BIN)/python -m tools.summary
 
 docs: .venv/installed
 	$(BIN)/python -m pip install --quiet --editable ".[docs]"

@@ -1,6 +1,7 @@
 """Held-out scores: adapt to tasks nobody has learned from and judge the result."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -13,7 +14,7 @@ from ._problem import make_problem
 from ._select import Selection, module_names
 from ._solver import AbstractSolver
 from ._task import Task, check_tasks
-from ._types import Data, LossFn, SampleFn
+from ._types import Data, LossFn, Params, SampleFn
 
 
 def evaluate(
@@ -43,10 +44,8 @@ def evaluate(
     >>> sx.evaluate(loss_fn, sx.Prior.create(jnp.zeros(1)), tasks, sx.ProximalGD(0.5), num_steps=60)
     Array([0.5, 2. ], dtype=float32)
     """
-    curve = _scores(
-        loss_fn, metric_fn, prior, tasks, solver, num_steps, key, sample, trainable, chunk_size, every=False
-    )
-    return curve[:, -1]
+    args = (loss_fn, metric_fn, prior, tasks, solver, num_steps, key, sample, trainable, chunk_size)
+    return _scores(*args, steps=None)[:, -1]
 
 
 def adaptation_curve(
@@ -61,12 +60,14 @@ def adaptation_curve(
     trainable: str | Iterable[str] | Selection | None = None,
     metric_fn: LossFn | None = None,
     chunk_size: int | None = None,
+    steps: Sequence[int] | None = None,
 ) -> Float[Array, "tasks steps"]:
     """Scores on the query set before adaptation and after every step: who improves, and who overfits?
 
-    **Arguments:** as [`evaluate`][shrinx.evaluate].
+    **Arguments:** as [`evaluate`][shrinx.evaluate]; `steps`: score after these numbers of steps only, 0 being before
+    adaptation, which saves time where a score costs more than a step.
 
-    **Returns:** scores of shape `[tasks, num_steps + 1]`.
+    **Returns:** scores of shape `[tasks, num_steps + 1]`, or `[tasks, len(steps)]`.
 
     >>> import jax.numpy as jnp, shrinx as sx
     >>> loss_fn = lambda theta, x: 0.5 * jnp.sum((theta - x) ** 2)
@@ -75,7 +76,11 @@ def adaptation_curve(
     >>> sx.adaptation_curve(loss_fn, prior, tasks, sx.ProximalGD(0.5), num_steps=2)
     Array([[2.   , 0.5  , 0.125]], dtype=float32)
     """
-    return _scores(loss_fn, metric_fn, prior, tasks, solver, num_steps, key, sample, trainable, chunk_size, every=True)
+    check_at_least("num_steps", num_steps, 1)
+    found = tuple(range(num_steps + 1)) if steps is None else tuple(int(step) for step in steps)
+    if not found or min(found) < 0 or max(found) > num_steps:
+        raise ValueError(f"`steps` must be numbers from 0 to `num_steps` = {num_steps}, got {list(found)}.")
+    return _scores(loss_fn, metric_fn, prior, tasks, solver, num_steps, key, sample, trainable, chunk_size, found)
 
 
 def ablate(
@@ -139,8 +144,7 @@ def _scores(
     sample: SampleFn | None,
     trainable: str | Iterable[str] | Selection | None,
     chunk_size: int | None,
-    *,
-    every: bool,
+    steps: tuple[int, ...] | None,
 ) -> Float[Array, "tasks steps"]:
     check_prior(prior)
     check_at_least("num_steps", num_steps, 1)
@@ -149,7 +153,7 @@ def _scores(
     if chunk_size is not None:
         check_at_least("chunk_size", chunk_size, 1)
     metric_fn = loss_fn if metric_fn is None else metric_fn
-    return _compiled(loss_fn, metric_fn, prior, tasks, solver, int(num_steps), key, sample, names, chunk_size, every)
+    return _compiled(loss_fn, metric_fn, prior, tasks, solver, int(num_steps), key, sample, names, chunk_size, steps)
 
 
 @eqx.filter_jit
@@ -164,7 +168,7 @@ def _compiled(
     sample: SampleFn | None,
     trainable: tuple[str, ...] | None,
     chunk_size: int | None,
-    every: bool,
+    steps: tuple[int, ...] | None,
 ) -> Float[Array, "tasks steps"]:
     num_tasks = check_tasks(tasks)
     if tasks.query is None:
@@ -175,7 +179,7 @@ def _compiled(
         support, query, task_key = inputs
         check_scalar_loss(metric_fn, prior.mean, query, "metric_fn")
         if trainable == ():
-            return jnp.repeat(metric_fn(prior.mean, query)[None], num_steps + 1 if every else 1)
+            return jnp.repeat(metric_fn(prior.mean, query)[None], 1 if steps is None else len(steps))
         problem = make_problem(
             loss_fn,
             prior,
@@ -187,9 +191,16 @@ def _compiled(
             trainable=trainable,
             what="task.support",
         )
-        if not every:
+        if steps is None:
             return metric_fn(problem.run(prior).params, query)[None]
-        _, seen = problem.watch(prior, lambda params: metric_fn(params, query))
-        return jnp.concatenate([metric_fn(prior.mean, query)[None], seen])
+        due = jnp.zeros(num_steps + 1, bool).at[jnp.asarray(steps)].set(True)
+
+        def observe(index: Array, params: Params) -> Float[Array, ""]:
+            score = partial(metric_fn, params, query)
+            # Steps are counted alike in all tasks, so that under `vmap` this stays a branch that is not taken.
+            return jax.lax.cond(due[index + 1], score, lambda: jnp.full_like(jax.eval_shape(score), jnp.nan))
+
+        _, seen = problem.watch(prior, observe)
+        return jnp.concatenate([metric_fn(prior.mean, query)[None], seen])[jnp.asarray(steps)]
 
     return jax.lax.map(score, (tasks.support, tasks.query, keys), batch_size=chunk_size or num_tasks)

@@ -69,10 +69,10 @@ class Problem(eqx.Module):
 
     def run(self, prior: Prior, *, segment: int | None = None) -> Adapted:
         """Adapt from `prior`. With `segment`, a reverse pass stores the state only once in so many steps."""
-        return self.watch(prior, lambda params: None, segment=segment)[0]
+        return self.watch(prior, lambda index, params: None, segment=segment)[0]
 
     def watch(self, prior: Prior, observe: Any, *, segment: int | None = None) -> tuple[Adapted, Any]:
-        """`run`, and `observe(params)` after every step, stacked."""
+        """`run`, and `observe(index, params)` after every step, stacked; the index of the first step is 0."""
         part, restriction = (prior, None) if self.trainable is None else prior.restrict(self.trainable)
 
         def step(carry, index):
@@ -86,7 +86,7 @@ class Problem(eqx.Module):
             healthy = jnp.isfinite(info.loss) & jnp.isfinite(info.gradient_norm)
             failed_step = jnp.where((failed_step < 0) & ~healthy, index, failed_step)
             moved, new_state = tree_where(failed_step < 0, (moved, new_state), (displacement, state))
-            seen = observe(_complete(part.at(moved), restriction, prior))
+            seen = observe(index, _complete(part.at(moved), restriction, prior))
             return (moved, new_state, failed_step), (info, seen)
 
         zeros = jax.tree.map(jnp.zeros_like, part.mean)

@@ -1,10 +1,11 @@
-"""The command line: list, run, report, tune, data.
+"""The command line: list, run, report, tune, data, completion.
 
 shrinx list
 shrinx run sinusoid --preset quick --algorithm sigma-reptile --seeds 2 --out runs/demo
 shrinx run sinusoid --preset quick --algorithm sigma-reptile --seeds 2 --out runs/demo --resume
 shrinx report runs/demo
 shrinx data list
+eval "$(shrinx completion bash)"
 """
 
 import argparse
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from .cli_completion import completion
 from .cli_data import run_data
 from .runs.errors import UserError
 
@@ -23,7 +25,14 @@ EXTRA = "The command line needs more than the library: pip install 'shrinx[exper
 def main(arguments: list[str] | None = None) -> int:
     """The entry point `shrinx`; returns the exit code: 0 done, 1 interrupted by an error, 2 wrong usage, 130 Ctrl-C."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    commands = {"list": _list, "run": _run, "report": _report, "tune": _tune, "data": run_data}
+    commands = {
+        "list": _list,
+        "run": _run,
+        "report": _report,
+        "tune": _tune,
+        "data": run_data,
+        "completion": completion,
+    }
     parser = argparse.ArgumentParser(
         prog="shrinx", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

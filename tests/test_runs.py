@@ -21,7 +21,6 @@ from shrinx.runs.errors import UserError
 from shrinx.runs.folder import Request, RunFolder, read_metrics
 from shrinx.runs.progress import sparkline
 from shrinx.runs.statistics import half_width, summarise
-from shrinx.runs.trackers import open_tracker, scalars
 
 TOY = ["--num-updates", "4", "--inner-steps", "3", "--adapt-steps", "2"]
 TOY += ["--num-test-tasks", "3", "--tasks-per-update", "2"]
@@ -119,14 +118,17 @@ def test_foreign_folders_are_refused(tmp_path):
         (["run", "sinusoid", "--algorithm", "foo"], "no algorithm 'foo'; known: sigma-maml"),
         (["run", "sinusoid", "--preset", "huge"], "no preset 'huge'; known: quick, paper"),
         (["run", "sinusoid", "--seeds", "0"], "--seeds must be at least 1, got 0"),
+        (["run", "sinusoid", "--out", "never", "--tracker", "foo"], "Unknown tracker 'foo'; known: tensorboard"),
         (["report", "nowhere"], "nowhere"),
     ],
 )
-def test_one_line_errors(capsys, arguments, message):
+def test_one_line_errors(monkeypatch, tmp_path, capsys, arguments, message):
+    monkeypatch.chdir(tmp_path)
     assert main(arguments) == 2
     error = capsys.readouterr().err
     assert message in error
     assert len(error.strip().splitlines()) == 1
+    assert not Path("never").exists()
 
 
 def test_listing_and_help(capsys):
@@ -242,19 +244,6 @@ def test_sparkline():
     assert sparkline([1.0]) == "▁"
     assert sparkline([float("inf"), 0.0, float("nan")])[2] == "?"
     assert len(sparkline([float(value) for value in range(123)])) <= 41
-
-
-def test_trackers():
-    row = {
-        "step": 5,
-        "seconds": 1.0,
-        "query_loss": [1.0, None],
-        "num_failed": [0, 2],
-        "log_variance": [[0.0, None], [2.0, None]],
-    }
-    assert scalars(row) == {"seconds": 1.0, "query_loss": 1.0, "num_failed": 1.0, "log_variance/0": 1.0}
-    with pytest.raises(UserError, match="Unknown tracker 'foo'; known: tensorboard, wandb, mlflow"):
-        open_tracker("foo", Path(), {})
 
 
 @pytest.mark.parametrize("algorithm", ["sigma-maml", "sigma-reptile"])

@@ -10,7 +10,7 @@ from ..runs.errors import UserError
 EXPERIMENTS = {
     "aug-omniglot": (
         "aug_omniglot",
-        "20 characters of an alphabet, scaled, shifted and turned: 100 steps to learn them",
+        "the 20 characters of an alphabet, scaled, shifted and turned, in 100 steps",
     ),
     "normal": ("normal", "one parameter per task, in closed form: which estimators of the prior exist, and where"),
     "linear": ("linear", "two groups of parameters seen through a linear map: learned rates against learned variances"),

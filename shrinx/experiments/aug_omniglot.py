@@ -137,7 +137,7 @@ def search_space(algorithm: str) -> dict[str, Range]:
 def setup(config: Config) -> Setup:
     omniglot = load_omniglot(config.data_dir)
     images = jnp.asarray(omniglot.images[..., None])
-    network = ConvNet(images.shape[2:], CLASSES, num_filters=config.num_filters, dtype=config.dtype)
+    network = ConvNet((28, 28, 1), CLASSES, num_filters=config.num_filters, dtype=config.dtype)
     affine = Affine(rotate=config.rotate)
 
     def init(key: jax.Array) -> Prior:

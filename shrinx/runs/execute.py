@@ -1,6 +1,7 @@
 """One run from request to report."""
 
 import warnings
+from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from rich.console import Console
 
 from ..experiments import find_experiment
 from .folder import Request, RunFolder
-from .trackers import open_tracker
+from .trackers import check_tracker, open_tracker
 
 
 def execute(
@@ -23,13 +24,13 @@ def execute(
 ) -> dict[str, Any]:
     """Run `request` in the folder `path` and return its result; see `RunFolder` for what is written."""
     experiment = find_experiment(request.experiment)
+    for name in trackers:
+        check_tracker(name)  # Before there is a folder: a slip of the pen leaves nothing behind.
     folder = RunFolder.open(path, request, resume=resume)
-    opened = tuple(open_tracker(name, path, asdict(request.config)) for name in trackers)
-    try:
+    with ExitStack() as stack:
+        config = asdict(request.config)
+        opened = tuple(stack.enter_context(closing(open_tracker(name, path, config))) for name in trackers)
         measured = experiment.module.run(request.config, folder, console, opened)
-    finally:
-        for tracker in opened:
-            tracker.close()
     result = {
         "experiment": request.experiment,
         "algorithm": request.algorithm,

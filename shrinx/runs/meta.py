@@ -208,13 +208,15 @@ def _evaluate(setup: Setup, keys: Keys, splits: Any, priors: Prior) -> dict[str,
     subsets: dict[str, tuple[str, ...]] = {"all": names, "selected": chosen.names, **{name: (name,) for name in names}}
     subsets |= {label: tuple(members) for label, members in setup.subsets.items()}
     test_keys = jax.vmap(lambda key: jax.random.fold_in(key, 2))(keys)
-    curve_of, seeds = _curves(setup), (priors, test_keys, splits)
+    steps = _grid(setup)
+    curve_of, seeds = _curves(setup, steps), (priors, test_keys, splits)
     curves = {
         members: np.asarray(curve_of(seeds, jnp.asarray([name in members for name in names]), setup.test_tasks))
         for members in dict.fromkeys(subsets.values())
     }
     scored = {label: curves[members] for label, members in subsets.items()}
-    at = {label: summarise(scores[..., setup.adapt_steps]) for label, scores in scored.items()}
+    place = steps.index(setup.adapt_steps)
+    at = {label: summarise(scores[..., place]) for label, scores in scored.items()}
     variances = np.exp(np.asarray(priors.log_variance, dtype=np.float64))
     result: dict[str, Any] = {
         "metric": {"name": setup.metric_name, "lower_is_better": setup.lower_is_better},
@@ -236,7 +238,7 @@ def _evaluate(setup: Setup, keys: Keys, splits: Any, priors: Prior) -> dict[str,
             "only": {name: at[name] for name in names},
             "subsets": {label: at[label] for label in setup.subsets},
         },
-        "curves": _curves_as_json(scored, setup.learner.num_steps),
+        "curves": _curves_as_json(scored, steps, setup.learner.num_steps),
     }
     if setup.extras is None:
         return result
@@ -246,7 +248,14 @@ def _evaluate(setup: Setup, keys: Keys, splits: Any, priors: Prior) -> dict[str,
     return result | setup.extras(Outcome(priors, tasks, chosen.names))
 
 
-def _curves(setup: Setup) -> Callable[..., Array]:
+def _grid(setup: Setup) -> list[int]:
+    """The steps that curves are drawn at: some sixty, evenly spaced on a log scale, and those that matter."""
+    last = setup.curve_steps or 10 * setup.adapt_steps
+    spaced = np.geomspace(1, last, 60).astype(int).tolist()
+    return sorted({0, setup.adapt_steps, min(setup.learner.num_steps, last), *spaced})
+
+
+def _curves(setup: Setup, steps: list[int]) -> Callable[..., Array]:
     """Scores against steps when the modules in a mask adapt: compiled once for all masks.
 
     A module of variance zero stays where it is, which is what leaving it out of `trainable` would do; but the names
@@ -263,28 +272,27 @@ def _curves(setup: Setup) -> Callable[..., Array]:
             eqx.tree_at(lambda prior: prior.log_variance, prior, frozen),
             draw(test_tasks, task_key, split),
             solver,
-            num_steps=setup.curve_steps or 10 * setup.adapt_steps,
+            num_steps=steps[-1],
             key=adapt_key,
             sample=setup.learner.sample,
             metric_fn=setup.metric_fn,
+            steps=steps,
         )
 
     return over_seeds(one_seed)
 
 
-def _curves_as_json(scored: dict[str, np.ndarray], horizon: int) -> dict[str, Any]:
-    """Scores against steps, thinned out; `horizon` is how many steps meta-training looked ahead."""
-    last = next(iter(scored.values())).shape[-1] - 1
-    grid = sorted({0, min(horizon, last), *np.unique(np.geomspace(1, last, 60).astype(int)).tolist()})
+def _curves_as_json(scored: dict[str, np.ndarray], steps: list[int], horizon: int) -> dict[str, Any]:
+    """Scores against steps; `horizon` is how many steps meta-training looked ahead."""
     series = {}
     for label, scores in scored.items():
-        by_seed = scores.mean(axis=1)[:, grid]
-        values = by_seed if len(by_seed) > 1 else scores[0][:, grid]
+        by_seed = scores.mean(axis=1)
+        values = by_seed if len(by_seed) > 1 else scores[0]
         series[label] = {
             "mean": [finite(float(v)) for v in by_seed.mean(axis=0)],
             "ci95": [finite(half_width(column)) for column in values.T],
         }
-    return {"steps": grid, "horizon": horizon, "series": series}
+    return {"steps": steps, "horizon": horizon, "series": series}
 
 
 class _terminate_like_interrupt:

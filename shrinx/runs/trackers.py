@@ -4,7 +4,9 @@ A tracker is anything with `log(row)` and `close()`, where a row is a line of `m
 is the run folder itself.
 """
 
+import warnings
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -20,15 +22,25 @@ class Tracker(Protocol):
     def close(self) -> None: ...
 
 
+def check_tracker(name: str) -> None:
+    """Raise `UserError` if there is no such tracker or its package is not installed."""
+    if name not in TRACKERS:
+        raise UserError(f"Unknown tracker {name!r}; known: {', '.join(TRACKERS)}.")
+    package, _ = TRACKERS[name]
+    if find_spec(package) is None:
+        raise UserError(f"The tracker {name!r} needs a package that is not here: pip install {package}.")
+
+
 def open_tracker(name: str, path: Path, config: dict[str, Any]) -> Tracker:
     """The tracker called `name`, for the run in `path`."""
-    if name not in _TRACKERS:
-        raise UserError(f"Unknown tracker {name!r}; known: {', '.join(_TRACKERS)}.")
+    check_tracker(name)
+    _, start = TRACKERS[name]
     try:
-        return _TRACKERS[name](path, config)
-    except ImportError as error:
-        package = {"tensorboard": "tensorboardX"}.get(name, name)
-        raise UserError(f"The tracker {name!r} needs a package that is not here: pip install {package}.") from error
+        return _Guarded(name, start(path, config))
+    except Exception as error:  # Each of these packages has exceptions of its own.
+        raise UserError(
+            f"The tracker {name!r} does not start ({_one_line(error)}): mend that or leave it out, then add --resume."
+        ) from error
 
 
 def scalars(row: dict[str, Any]) -> dict[str, float]:
@@ -41,6 +53,30 @@ def scalars(row: dict[str, Any]) -> dict[str, float]:
         elif name != "step" and np.isfinite(array).any():
             flat[name] = float(np.nanmean(array))
     return flat
+
+
+class _Guarded:
+    """A tracker that is given up, with a warning, when it fails: a server that is down must not end a run of hours."""
+
+    def __init__(self, name: str, tracker: Tracker):
+        self._name = name
+        self._tracker: Tracker | None = tracker
+
+    def log(self, row: dict[str, Any]) -> None:
+        self._try(lambda tracker: tracker.log(row))
+
+    def close(self) -> None:
+        self._try(lambda tracker: tracker.close())
+
+    def _try(self, do: Callable[[Tracker], None]) -> None:
+        if self._tracker is None:
+            return
+        try:
+            do(self._tracker)
+        except Exception as error:
+            self._tracker = None
+            message = f"The tracker {self._name!r} failed ({_one_line(error)}); the run goes on without it."
+            warnings.warn(message, stacklevel=3)
 
 
 class _TensorBoard:
@@ -87,8 +123,13 @@ class _MLflow:
         self._mlflow.end_run()
 
 
-_TRACKERS: dict[str, Callable[[Path, dict[str, Any]], Tracker]] = {
-    "tensorboard": _TensorBoard,
-    "wandb": _WandB,
-    "mlflow": _MLflow,
+def _one_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+
+
+# Name -> (package, how to start).
+TRACKERS: dict[str, tuple[str, Callable[[Path, dict[str, Any]], Tracker]]] = {
+    "tensorboard": ("tensorboardX", _TensorBoard),
+    "wandb": ("wandb", _WandB),
+    "mlflow": ("mlflow", _MLflow),
 }

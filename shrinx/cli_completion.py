@@ -1,0 +1,181 @@
+"""Tab completion: a shell script that needs no Python when a key is pressed.
+
+eval "$(shrinx completion bash)"        in ~/.bashrc
+eval "$(shrinx completion zsh)"         in ~/.zshrc
+shrinx completion fish | source         in ~/.config/fish/config.fish
+
+A script is a table from context to words, in the shell's own `case`, and a few lines that ask the shell for the
+context: the command, the experiment, the word before the cursor and the word at it.
+"""
+
+import argparse
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+COMMANDS = ("list", "run", "report", "tune", "completion")
+# Options besides those of the experiment's configuration: those that take a value, and those that do not.
+SETTINGS = {
+    "run": ("--preset", "--seeds", "--out", "--tracker"),
+    "tune": ("--preset", "--trials", "--batch", "--storage", "--study"),
+}
+FLAGS = {"run": ("--help", "--resume"), "tune": ("--help",)}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Offer these words, or folders, where the context matches and no rule before did. `*` matches anything."""
+
+    command: str
+    experiment: str = "*"
+    previous: str = "*"
+    current: str = "*"
+    words: Sequence[str] = ()
+    folders: bool = False
+
+    @property
+    def pattern(self) -> str:
+        return ":".join((self.command, self.experiment, self.previous, self.current))
+
+
+def completion(rest: list[str]) -> int:
+    """Print the completion script of a shell."""
+    parser = argparse.ArgumentParser(
+        prog="shrinx completion", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("shell", choices=_SCRIPTS, help="whose script to print")
+    print(script(parser.parse_args(rest).shell))
+    return 0
+
+
+def script(shell: str) -> str:
+    """The completion script for `bash`, `zsh` or `fish`."""
+    from .experiments import EXPERIMENTS
+
+    return _SCRIPTS[shell](rules(), tuple(EXPERIMENTS))
+
+
+def rules() -> Iterator[Rule]:
+    """What is offered where, from the experiments there are."""
+    from .experiments import EXPERIMENTS, find_experiment
+    from .runs.trackers import TRACKERS
+
+    yield Rule("", words=COMMANDS)
+    yield Rule("completion", previous="completion", words=tuple(_SCRIPTS))
+    yield Rule("list", words=("--help",))
+    yield Rule("report", previous="--out", folders=True)
+    yield Rule("report", current="-*", words=("--help", "--out"))
+    yield Rule("report", folders=True)
+    yield Rule("run", previous="--out", folders=True)
+    yield Rule("run", previous="--tracker", words=tuple(TRACKERS))
+    for command in SETTINGS:
+        yield Rule(command, experiment="", words=tuple(EXPERIMENTS))
+        for name in EXPERIMENTS:
+            experiment = find_experiment(name)
+            settings, flags = options(command, experiment)
+            yield Rule(command, name, "--algorithm", words=experiment.algorithms)
+            yield Rule(command, name, "--preset", words=experiment.presets)
+            for flag in flags:
+                yield Rule(command, name, flag, words=(*settings, *flags))
+            yield Rule(command, name, "--*")  # The value of any other option is the user's own.
+            yield Rule(command, name, words=(*settings, *flags))
+
+
+def options(command: str, experiment: Any) -> tuple[list[str], list[str]]:
+    """All options of `run` or `tune` for an experiment: those that take a value, and those that do not."""
+    settings, flags = [*SETTINGS[command]], [*FLAGS[command]]
+    config = experiment.config(experiment.algorithms[0], experiment.presets[0])
+    for field in fields(config):
+        name = field.name.replace("_", "-")
+        if isinstance(getattr(config, field.name), bool):
+            flags += [f"--{name}", f"--no-{name}"]
+        else:
+            settings.append(f"--{name}")
+    return settings, flags
+
+
+def _bash(table: Iterable[Rule], experiments: Sequence[str]) -> str:
+    return f"""{_cases(table)}
+_shrinx() {{
+  local current="${{COMP_WORDS[COMP_CWORD]}}" previous="${{COMP_WORDS[COMP_CWORD-1]}}"
+  local command= experiment= offered= word
+  if [ "$COMP_CWORD" -gt 1 ]; then
+    command="${{COMP_WORDS[1]}}"
+    for word in "${{COMP_WORDS[@]:2:COMP_CWORD-2}}"; do
+      case "$word" in {"|".join(experiments)}) experiment="$word" ;; esac
+    done
+  fi
+  _shrinx_offer "$command:$experiment:$previous:$current"
+  if [ "$offered" = / ]; then
+    local IFS=$'\\n'
+    compopt -o filenames 2>/dev/null
+    COMPREPLY=($(compgen -d -- "$current"))
+  else
+    COMPREPLY=($(compgen -W "$offered" -- "$current"))
+  fi
+}}
+complete -F _shrinx shrinx"""
+
+
+def _zsh(table: Iterable[Rule], experiments: Sequence[str]) -> str:
+    return f"""{_cases(table)}
+_shrinx() {{
+  local current="$words[CURRENT]" previous="$words[CURRENT-1]"
+  local command= experiment= offered= word
+  if (( CURRENT > 2 )); then
+    command="$words[2]"
+    for word in "${{(@)words[3,CURRENT-1]}}"; do
+      case "$word" in {"|".join(experiments)}) experiment="$word" ;; esac
+    done
+  fi
+  _shrinx_offer "$command:$experiment:$previous:$current"
+  if [[ "$offered" = / ]]; then
+    _files -/
+  else
+    compadd -- ${{=offered}}
+  fi
+}}
+(( $+functions[compdef] )) || {{ autoload -Uz compinit && compinit }}
+compdef _shrinx shrinx"""
+
+
+def _cases(table: Iterable[Rule]) -> str:
+    """The table for bash and zsh: sets `offered`, which a lone slash makes mean folders."""
+    cases = "\n".join(
+        f"    {rule.pattern}) offered='{'/' if rule.folders else ' '.join(rule.words)}' ;;" for rule in table
+    )
+    return f"""_shrinx_offer() {{
+  case "$1" in
+{cases}
+  esac
+}}"""
+
+
+def _fish(table: Iterable[Rule], experiments: Sequence[str]) -> str:
+    def offer(rule: Rule) -> str:
+        if rule.folders:
+            return "__fish_complete_directories $current ''"
+        return f"printf '%s\\n' {' '.join(rule.words)}" if rule.words else "true"
+
+    cases = "\n".join(f"        case '{rule.pattern}'\n            {offer(rule)}" for rule in table)
+    return f"""function __shrinx_offer
+    set -l tokens (commandline -opc)
+    set -l current (commandline -ct)
+    set -l command ''
+    set -l experiment ''
+    if test (count $tokens) -gt 1
+        set command $tokens[2]
+    end
+    for token in $tokens
+        if contains -- $token {" ".join(experiments)}
+            set experiment $token
+        end
+    end
+    switch "$command:$experiment:$tokens[-1]:$current"
+{cases}
+    end
+end
+complete -c shrinx -f -a '(__shrinx_offer)'"""
+
+
+_SCRIPTS: dict[str, Callable[[Iterable[Rule], Sequence[str]], str]] = {"bash": _bash, "zsh": _zsh, "fish": _fish}

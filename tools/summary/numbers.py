@@ -1,0 +1,36 @@
+"""Numbers as they are read by people."""
+
+import math
+
+
+def short(value: float | None) -> str:
+    """Three significant digits.
+
+    >>> short(134.04), short(36.79), short(0.000238), short(2.377e-6), short(12345.6), short(None)
+    ('134', '36.8', '0.000238', '2.38e-06', '12346', '–')
+    """
+    if value is None:
+        return "–"
+    return f"{value:.0f}" if 100 <= abs(value) < 1e6 else f"{value:.3g}"
+
+
+def with_interval(mean: float | None, ci95: float | None) -> str:
+    """Mean and half width of the 95 % interval, to the two digits of the interval that mean something.
+
+    >>> with_interval(2.9074, 0.2778), with_interval(0.03228, 0.01465), with_interval(0.07, None)
+    ('2.91 ± 0.28', '0.032 ± 0.015', '0.07')
+    """
+    if mean is None or not ci95:
+        return short(mean)
+    places = max(0, 1 - math.floor(math.log10(ci95)))
+    return f"{mean:.{places}f} ± {ci95:.{places}f}"
+
+
+def percent(share: float | None) -> str:
+    """
+    >>> percent(0.0454), percent(0.90857), percent(1.0), percent(0.0006)
+    ('4.5 %', '91 %', '100 %', '0.06 %')
+    """
+    if share is None:
+        return "–"
+    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"

@@ -1,0 +1,122 @@
+"""The numbers of a run, one row each: what `results/summary.json` holds and tables show."""
+
+import itertools
+import json
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+
+from .errors import SummaryError
+from .paper import Paper, Reference
+from .runs import Run, Score, ratio
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured number, and what is needed to measure it again."""
+
+    experiment: str
+    algorithm: str
+    condition: str
+    metric: str
+    mean: float | None
+    ci95: float | None
+    seeds: int
+    paper: float | None
+    goal: str | None
+    run: str
+    command: str
+    commit: str | None
+    device: str
+    date: str
+
+
+def collect(runs: Iterable[Run], paper: Paper) -> list[Row]:
+    """The rows of all runs. Raises `SummaryError` where the paper's table names a number that a run does not have."""
+    runs = list(runs)
+    rows = [
+        _row(run, condition, metric, score, _reference(paper, run, condition, metric))
+        for run in runs
+        for condition, metric, score in measured(run, paper)
+    ]
+    _check_references(runs, rows, paper)
+    return rows
+
+
+def as_json(rows: Iterable[Row]) -> str:
+    """A JSON list with one line per row, so that a change of one number is a change of one line."""
+    lines = (json.dumps(asdict(row), ensure_ascii=False, allow_nan=False) for row in rows)
+    return "[\n" + ",\n".join(lines) + "\n]\n"
+
+
+def measured(run: Run, paper: Paper) -> Iterator[tuple[str, str, Score]]:
+    """Condition, metric and value of everything a run has measured."""
+    for condition, score in run.scores.items():
+        yield condition, run.metric, score
+    yield from _along_curves(run)
+    total = sum(run.sizes.values())
+    for name, size in run.sizes.items():
+        yield f"only {name}", "share of parameters", Score(size / total)
+    if run.sizes:
+        yield "selected", "share of parameters", Score(sum(run.sizes[name] for name in run.selected) / total)
+    for metric, values in (("variance", run.variances), ("rate", run.rates)):
+        for name, value in values.items():
+            yield f"only {name}", metric, Score(value)
+        for groups in paper.groups if values else ():
+            if groups.experiment == run.experiment:
+                yield groups.name, f"{metric} ratio", Score(ratio(values, groups.above, groups.below))
+    yield "run", "seconds", Score(run.seconds)
+
+
+def _along_curves(run: Run) -> Iterator[tuple[str, str, Score]]:
+    for label, curve in run.curves.items():
+        if label in run.sizes:  # Of single modules the score itself is enough.
+            continue
+        at_horizon = [point for point in curve.points if point.step == curve.horizon]
+        for name, point in (("at the horizon", at_horizon[0] if at_horizon else None), ("at its best", curve.best)):
+            if point is not None:
+                yield f"{label}, {name}", run.metric, Score(point.mean, point.ci95)
+        yield f"{label}, at its best", "steps", Score(curve.best.step)
+        yield f"{label}, ten times as long", run.metric, Score(curve.last.mean, curve.last.ci95)
+
+
+def _row(run: Run, condition: str, metric: str, score: Score, reference: Reference | None) -> Row:
+    return Row(
+        experiment=run.experiment,
+        algorithm=run.algorithm,
+        condition=condition,
+        metric=metric,
+        mean=_finite(score.mean),
+        ci95=_finite(score.ci95),
+        seeds=run.seeds,
+        paper=reference.paper if reference else None,
+        goal=reference.goal if reference else None,
+        run=run.name,
+        command=run.command,
+        commit=run.commit,
+        device=run.device,
+        date=run.date,
+    )
+
+
+def _about(reference: Reference, run: Run) -> bool:
+    return run.preset == "paper" and run.experiment == reference.experiment and run.algorithm in reference.algorithms
+
+
+def _reference(paper: Paper, run: Run, condition: str, metric: str) -> Reference | None:
+    of_run = (reference for reference in paper.references if _about(reference, run))
+    return next((found for found in of_run if (found.condition, found.metric) == (condition, metric)), None)
+
+
+def _check_references(runs: list[Run], rows: list[Row], paper: Paper) -> None:
+    known = {(row.run, row.condition, row.metric) for row in rows}
+    for reference, run in itertools.product(paper.references, runs):
+        if _about(reference, run) and (run.name, reference.condition, reference.metric) not in known:
+            raise SummaryError(
+                f"results/paper.toml speaks of the {reference.metric!r} of {reference.condition!r}, "
+                f"which {run.name} has not measured; correct the entry."
+            )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,135 @@
+"""Markdown tables of rows, as `results/tables.toml` declares them.
+
+A table shows either the modules of one run (what adapts, how far, and what comes of it) or several runs, one a line.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import SummaryError
+from .numbers import percent, short, with_interval
+from .paper import read_toml
+from .rows import Row
+from .runs import Run
+
+_WORDS = {"sigma": "σ", "maml": "MAML", "imaml": "iMAML", "fomaml": "FOMAML", "reptile": "Reptile", "sgd": "SGD"}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table of runs: a number of each."""
+
+    title: str
+    condition: str
+    metric: str | None = None
+    """The run's own score by default."""
+    show: str = "measured"
+    """`measured`, or what it is compared with: `paper` or `goal`."""
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The numbers of all runs by run, condition and metric."""
+
+    rows: Mapping[tuple[str, str, str], Row]
+
+    @staticmethod
+    def of(rows: Iterable[Row]) -> "Cells":
+        return Cells({(row.run, row.condition, row.metric): row for row in rows})
+
+    def find(self, table: str, run: Run, condition: str, metric: str) -> Row:
+        if (run.name, condition, metric) not in self.rows:
+            known = sorted({f"{c!r} ({m})" for name, c, m in self.rows if name == run.name})
+            raise SummaryError(
+                f"results/tables.toml: table {table!r} asks for {condition!r} ({metric}), "
+                f"which {run.name} has not measured; known: {', '.join(known)}."
+            )
+        return self.rows[run.name, condition, metric]
+
+
+def render_all(path: Path, runs: Mapping[str, Run], rows: Iterable[Row]) -> dict[str, str]:
+    """Every table that `path` declares, by name."""
+    cells = Cells.of(rows)
+    return {name: _render(name, declared, runs, cells) for name, declared in read_toml(path).items()}
+
+
+def modules_table(name: str, run: Run, cells: Cells) -> str:
+    """What adapts in one run: nothing, everything, the selected modules, each alone with those that move most first."""
+
+    def score(condition: str) -> str:
+        found = cells.find(name, run, condition, run.metric)
+        return with_interval(found.mean, found.ci95)
+
+    def share(condition: str) -> str:
+        return percent(cells.find(name, run, condition, "share of parameters").mean)
+
+    lines = [
+        ("nothing", percent(0.0), "", score("before")),
+        ("all modules", percent(1.0), "", score("all")),
+        (f"**the selected: {_and(run.selected)}**", f"**{share('selected')}**", "", f"**{score('selected')}**"),
+    ]
+    for module in sorted(run.variances, key=run.variances.__getitem__, reverse=True):
+        only = f"only {module}"
+        lines.append((f"{module} alone", share(only), short(run.variances[module]), score(only)))
+    return _markdown(("what adapts", "share of parameters", "learned variance", run.metric), lines)
+
+
+def runs_table(name: str, runs: Sequence[Run], columns: Sequence[Column], cells: Cells) -> str:
+    """Several runs, one a line."""
+
+    def cell(run: Run, column: Column) -> str:
+        found = cells.find(name, run, column.condition, column.metric or run.metric)
+        if column.show == "goal":
+            return found.goal or ""
+        return short(found.paper) if column.show == "paper" else with_interval(found.mean, found.ci95)
+
+    lines = [(_method(run.algorithm), *(cell(run, column) for column in columns)) for run in runs]
+    return _markdown(("method", *(column.title for column in columns)), lines)
+
+
+def _render(name: str, declared: dict[str, Any], runs: Mapping[str, Run], cells: Cells) -> str:
+    def run(folder: str) -> Run:
+        if folder not in runs:
+            raise SummaryError(f"results/tables.toml: table {name!r} names results/{folder}, which is not there.")
+        return runs[folder]
+
+    match declared:
+        case {"modules": str(folder), **rest} if not rest:
+            return modules_table(name, run(folder), cells)
+        case {"runs": list(folders), "columns": list(columns), **rest} if not rest:
+            return runs_table(name, [run(folder) for folder in folders], [_column(name, c) for c in columns], cells)
+    raise SummaryError(
+        f"results/tables.toml: table {name!r} must have either `modules`, a run's folder, or `runs` and `columns`."
+    )
+
+
+def _column(table: str, declared: dict[str, Any]) -> Column:
+    try:
+        column = Column(**declared)
+    except TypeError as error:
+        raise SummaryError(f"results/tables.toml: table {table!r} has a column that is none: {error}.") from error
+    if column.show not in ("measured", "paper", "goal"):
+        raise SummaryError(
+            f"results/tables.toml: table {table!r} has a column that shows {column.show!r}; "
+            "known: measured, paper, goal."
+        )
+    return column
+
+
+def _markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    rule = ["---"] * len(header)
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, rule, *lines))
+
+
+def _method(algorithm: str) -> str:
+    """
+    >>> _method("sigma-imaml"), _method("meta-sgd")
+    ('σ-iMAML', 'Meta-SGD')
+    """
+    return "-".join(_WORDS.get(word, word.capitalize()) for word in algorithm.split("-"))
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:]))) or "none"
