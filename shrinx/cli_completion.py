@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-COMMANDS = ("list", "run", "report", "tune", "completion")
+COMMANDS = ("list", "run", "report", "tune", "data", "completion")
 # Options besides those of the experiment's configuration: those that take a value, and those that do not.
 SETTINGS = {
     "run": ("--preset", "--seeds", "--out", "--tracker"),
@@ -63,6 +63,11 @@ def rules() -> Iterator[Rule]:
     yield Rule("", words=COMMANDS)
     yield Rule("completion", previous="completion", words=tuple(_SCRIPTS))
     yield Rule("list", words=("--help",))
+    yield Rule("data", previous="data", words=("list", "fetch", "prepare"))
+    yield Rule("data", previous="fetch", words=("omniglot",))
+    yield Rule("data", previous="prepare", words=("omniglot", "miniimagenet"))
+    yield Rule("data", current="-*", words=("--help", "--from", "--splits", "--data-dir", "--replace"))
+    yield Rule("data", folders=True)
     yield Rule("report", previous="--out", folders=True)
     yield Rule("report", current="-*", words=("--help", "--out"))
     yield Rule("report", folders=True)

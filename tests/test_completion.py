@@ -90,7 +90,7 @@ def test_the_script_is_printed_and_parses(tmp_path, capsys, name):
 def test_the_options_are_those_of_the_help(capsys, command, experiment):
     with pytest.raises(SystemExit, match="0"):
         main([command, experiment, "--help"])
-    listed = re.findall(r"^\W*((?:-h, )?--[a-z]\S*(?:, --\S+)*)", capsys.readouterr().out, flags=re.MULTILINE)
+    listed = re.findall(r"^\W*((?:-h, )?--[a-z][a-z-]*(?:, --[a-z-]+)*)", capsys.readouterr().out, flags=re.MULTILINE)
     shown = {option for line in listed for option in line.split(", ") if option != "-h"}
     assert shown == {option for part in options(command, find_experiment(experiment)) for option in part}
 

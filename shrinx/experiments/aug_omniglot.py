@@ -42,9 +42,9 @@ class Config(LearnerConfig):
     """K, drawings of a character that a task is adapted to."""
     rotate: bool = True
     """Turn images by any angle, besides scaling and shifting them: the large-data regime."""
-    batch: int = 20
+    batch_size: int = 20
     """Images in a step of adaptation."""
-    query_batch: int = 100
+    query_batch_size: int = 100
     """Images a task's meta-gradient is taken on (the paper: a batch; all 100 there are is less noisy)."""
     num_filters: int = 64
     """Filters of each convolution."""
@@ -161,8 +161,8 @@ def setup(config: Config) -> Setup:
     return Setup(
         learner=make_learner(
             config,
-            sample=partial(sample_augmented, size=config.batch, affine=affine),
-            query_sample=partial(sample_augmented, size=config.query_batch, affine=affine),
+            sample=partial(sample_augmented, size=config.batch_size, affine=affine),
+            query_sample=partial(sample_augmented, size=config.query_batch_size, affine=affine),
         ),
         loss_fn=network.cross_entropy,
         init=init,
