@@ -10,10 +10,13 @@ from collections.abc import Callable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array
 
+from ._check import check_at_least
 from ._linear import CG, LinearStats
 from ._prior import Prior
 from ._problem import Adapted, Problem, square_root_segment
+from ._tree import stop_gradient
 from ._types import Params
 
 Pullback = Callable[[Params], tuple[Prior, LinearStats | None]]
@@ -38,10 +41,16 @@ class AbstractAdjoint(eqx.Module):
 
 
 class Unroll(AbstractAdjoint):
-    r"""Backpropagation through all inner steps: MAML and σ-MAML. Exact for the steps that were taken.
+    r"""Backpropagation through the inner steps: MAML and σ-MAML. Exact for the steps that were taken.
 
-    **Arguments:** `checkpoint`: store the state once in √(num_steps) steps and recompute the rest in the reverse
-    pass. Memory then grows with the square root of the horizon instead of the horizon, for one more forward pass.
+    **Arguments:**
+
+    - `checkpoint`: store the state once in √(num_steps) steps and recompute the rest in the reverse pass. Memory then
+      grows with the square root of the horizon instead of the horizon, for one more forward pass.
+    - `last`: go back through so many steps only and take what was before them for constant (truncated
+      backpropagation). Time and memory are then flat in the horizon, as with `Implicit`, and unlike it nothing is
+      assumed about convergence: where adaptation is stopped early, or ends in the noise of mini-batches, the variances
+      get a gradient of the right sign. 0 steps are first order.
 
     >>> import jax, jax.numpy as jnp, shrinx as sx
     >>> loss_fn = lambda theta, x: 0.5 * jnp.sum((theta - x) ** 2)
@@ -54,10 +63,16 @@ class Unroll(AbstractAdjoint):
     """
 
     checkpoint: bool = eqx.field(default=True, static=True)
+    last: int | None = eqx.field(default=None, static=True)
+
+    def __check_init__(self):
+        if self.last is not None:
+            check_at_least("last", self.last, 0)
 
     def adapt(self, problem: Problem) -> Adapted:
-        segment = square_root_segment(problem.num_steps) if self.checkpoint else None
-        return problem.run(problem.prior, segment=segment)
+        num_steps = problem.num_steps if self.last is None else min(self.last, problem.num_steps)
+        segment = square_root_segment(num_steps) if self.checkpoint else None
+        return problem.run(problem.prior, segment=segment, last=self.last)
 
     def pullback(self, problem: Problem) -> tuple[Adapted, Pullback]:
         return _vjp(self, problem)
@@ -101,10 +116,13 @@ class Implicit(AbstractAdjoint):
     $$ d\phi = (I + (H + d)\Sigma)^{-1} g, \qquad d \log\sigma_m^2 = d\phi_m \cdot (\hat\theta_m - \phi_m). $$
 
     It is right to the extent that adaptation has converged (`Adapted.residual`) and the linear solve too. All
-    variances must be finite. The Hessian is taken on one more batch than adaptation has used. Only derivatives with
+    variances must be finite. The Hessian is taken on batches that adaptation has not used. Only derivatives with
     respect to the prior are defined; those with respect to data raise an error (use `Unroll`).
 
-    **Arguments:** `linear_solver`, a [`CG`][shrinx.CG].
+    **Arguments:**
+
+    - `linear_solver`, a [`CG`][shrinx.CG].
+    - `batches`: average the Hessian over so many mini-batches. That of a single one is flat in most directions.
 
     >>> import jax, jax.numpy as jnp, shrinx as sx
     >>> loss_fn = lambda theta, x: 0.5 * jnp.sum((theta - x) ** 2)
@@ -117,56 +135,66 @@ class Implicit(AbstractAdjoint):
     """
 
     linear_solver: CG = CG()
+    batches: int = eqx.field(default=1, static=True)
 
     def __check_init__(self):
+        check_at_least("batches", self.batches, 1)
         if not isinstance(self.linear_solver, CG):
             raise TypeError(f"`linear_solver` must be a `CG`, got {self.linear_solver!r}.")
 
     def adapt(self, problem: Problem) -> Adapted:
         prior = problem.prior
-        still = eqx.tree_at(lambda p: p.prior, problem, _stop_gradient(prior))
+        still = eqx.tree_at(lambda p: p.prior, problem, stop_gradient(prior))
         # Not stopped beyond the prior: a derivative with respect to data, or to what `loss_fn` closes over, would not
         # be computed, and the custom rule raises an error instead of taking it for zero.
         adapted = still.run(still.prior)
-        return _with_params(_stop_gradient(adapted), prior, _implicit_params(prior, still, adapted, self.linear_solver))
+        return _with_params(stop_gradient(adapted), prior, _implicit_params(prior, still, adapted, self))
 
     def pullback(self, problem: Problem) -> tuple[Adapted, Pullback]:
         adapted = _without_gradient(problem)
-        return adapted, lambda cotangent: _solve(problem, adapted, cotangent, self.linear_solver)
+        return adapted, lambda cotangent: _solve(problem, adapted, cotangent, self)
 
 
-def _solve(problem: Problem, adapted: Adapted, cotangent: Params, linear_solver: CG) -> tuple[Prior, LinearStats]:
+def _solve(problem: Problem, adapted: Adapted, cotangent: Params, implicit: Implicit) -> tuple[Prior, LinearStats]:
     prior = problem.prior
     if problem.trainable is not None:
         prior = prior.freeze_all_but(problem.trainable)
-    batch = problem.batch(problem.num_steps)
-    _, hessian = jax.linearize(lambda p: jax.grad(problem.loss_fn)(p, batch), adapted.params)
-    mean, stats = linear_solver.solve(hessian, cotangent, prior)
+    _, hessian = jax.linearize(jax.grad(_fresh_loss(problem, implicit.batches)), adapted.params)
+    mean, stats = implicit.linear_solver.solve(hessian, cotangent, prior)
     dtype = prior.log_variance.dtype
     products = jax.tree.map(lambda a, b: a.astype(dtype) * b.astype(dtype), mean, adapted.displacement)
     rates = jax.tree.map(jnp.zeros_like, prior.rates)
     return Prior(mean=mean, log_variance=prior.modules.sum(products), modules=prior.modules, rates=rates), stats
 
 
+def _fresh_loss(problem: Problem, batches: int) -> Callable[[Params], Array]:
+    """The support loss on data that adaptation has not used, averaged over mini-batches."""
+    if batches == 1 or problem.sample is None:
+        batch = problem.batch(problem.num_steps)
+        return lambda params: problem.loss_fn(params, batch)
+    several = jax.vmap(problem.batch)(problem.num_steps + jnp.arange(batches, dtype=jnp.int32))
+    return lambda params: jnp.mean(jax.vmap(lambda batch: problem.loss_fn(params, batch))(several))
+
+
 @eqx.filter_custom_vjp
-def _implicit_params(prior: Prior, problem: Problem, adapted: Adapted, linear_solver: CG) -> Params:
+def _implicit_params(prior: Prior, problem: Problem, adapted: Adapted, implicit: Implicit) -> Params:
     return adapted.params
 
 
 @_implicit_params.def_fwd
-def _implicit_params_fwd(perturbed, prior, problem, adapted, linear_solver):
-    del perturbed, prior, problem, linear_solver
+def _implicit_params_fwd(perturbed, prior, problem, adapted, implicit):
+    del perturbed, prior, problem, implicit
     return adapted.params, None
 
 
 @_implicit_params.def_bwd
-def _implicit_params_bwd(residuals, cotangent, perturbed, prior, problem, adapted, linear_solver):
+def _implicit_params_bwd(residuals, cotangent, perturbed, prior, problem, adapted, implicit):
     del residuals, perturbed, prior
-    return _solve(problem, adapted, cotangent, linear_solver)[0]
+    return _solve(problem, adapted, cotangent, implicit)[0]
 
 
 def _without_gradient(problem: Problem) -> Adapted:
-    return _stop_gradient(problem.run(problem.prior))
+    return stop_gradient(problem.run(problem.prior))
 
 
 def _with_params(adapted: Adapted, prior: Prior, params: Params) -> Adapted:
@@ -183,10 +211,6 @@ def _with_params(adapted: Adapted, prior: Prior, params: Params) -> Adapted:
         gradient_norms=adapted.gradient_norms,
         failed_step=adapted.failed_step,
     )
-
-
-def _stop_gradient(tree):
-    return jax.tree.map(lambda x: jax.lax.stop_gradient(x) if eqx.is_inexact_array(x) else x, tree)
 
 
 def _vjp(adjoint: AbstractAdjoint, problem: Problem) -> tuple[Adapted, Pullback]:

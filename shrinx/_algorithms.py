@@ -7,7 +7,7 @@ from typing import Literal, TypedDict, Unpack
 import optax
 from jaxtyping import Array
 
-from ._adjoint import FirstOrder, Implicit, Unroll
+from ._adjoint import AbstractAdjoint, FirstOrder, Implicit, Unroll
 from ._learner import Learner
 from ._linear import CG
 from ._metagradient import Predictive, Reptile
@@ -100,12 +100,15 @@ def sigma_reptile(
     optimiser: optax.GradientTransformation,
     variance_optimiser: optax.GradientTransformation,
     linear_solver: CG = CG(),
+    adjoint: AbstractAdjoint | None = None,
     **options: Unpack[LearnerOptions],
 ) -> Learner:
     """σ-Reptile: the mean moves towards adapted parameters, by (φ - θ̂)/σ²; the variances by the implicit gradient.
 
-    **Arguments:** as `sigma_imaml`. Because of the division by σ², prefer an `optimiser` that does not mind the scale
-    of a gradient (Adam), or a plain SGD rate proportional to σ².
+    **Arguments:** as `sigma_imaml`; `adjoint`: another way to the gradient of the variances. The implicit one assumes
+    that adaptation has converged; where it ends in the noise of mini-batches, `Unroll(last=20)` is a better judge.
+    Because of the division by σ², prefer an `optimiser` that does not mind the scale of a gradient (Adam), or a plain
+    SGD rate proportional to σ².
 
     **Returns:** a `Learner`. Reference: Chen, Friesen et al. 2020, equation 10.
 
@@ -115,7 +118,7 @@ def sigma_reptile(
     ... )
     """
     return Learner(
-        Reptile(Implicit(linear_solver)),
+        Reptile(Implicit(linear_solver) if adjoint is None else adjoint),
         solver,
         num_steps=num_steps,
         optimiser=optimiser,

@@ -12,7 +12,7 @@ from ._check import check_at_least, check_data, check_prior, check_scalar_loss
 from ._modules import Restriction
 from ._prior import Prior
 from ._solver import AbstractSolver
-from ._tree import tree_where
+from ._tree import stop_gradient, tree_where
 from ._types import Data, LossFn, Params, SampleFn
 
 
@@ -67,13 +67,34 @@ class Problem(eqx.Module):
         assert self.key is not None
         return self.sample(jax.random.fold_in(self.key, step), self.data)
 
-    def run(self, prior: Prior, *, segment: int | None = None) -> Adapted:
-        """Adapt from `prior`. With `segment`, a reverse pass stores the state only once in so many steps."""
-        return self.watch(prior, lambda index, params: None, segment=segment)[0]
+    def run(self, prior: Prior, *, segment: int | None = None, last: int | None = None) -> Adapted:
+        """Adapt from `prior`.
+
+        With `segment`, a reverse pass stores the state only once in so many steps. With `last`, it goes through so many
+        steps only, and takes what was before them for constant.
+        """
+        if last is None or last >= self.num_steps:
+            return self.watch(prior, _nothing, segment=segment)[0]
+        still, before = stop_gradient(prior), self.num_steps - last
+        carry, early = _scan(self._step(still, _nothing), self._start(still), before, None)
+        carry, late = _scan(self._step(prior, _nothing), stop_gradient(carry), last, segment, before)
+        return self._adapted(prior, carry, jax.tree.map(lambda a, b: jnp.concatenate([a, b]), early[0], late[0]))
 
     def watch(self, prior: Prior, observe: Any, *, segment: int | None = None) -> tuple[Adapted, Any]:
         """`run`, and `observe(index, params)` after every step, stacked; the index of the first step is 0."""
-        part, restriction = (prior, None) if self.trainable is None else prior.restrict(self.trainable)
+        carry, (info, seen) = _scan(self._step(prior, observe), self._start(prior), self.num_steps, segment)
+        return self._adapted(prior, carry, info), seen
+
+    def _restricted(self, prior: Prior) -> tuple[Prior, Restriction | None]:
+        return (prior, None) if self.trainable is None else prior.restrict(self.trainable)
+
+    def _start(self, prior: Prior) -> Any:
+        part, _ = self._restricted(prior)
+        zeros = jax.tree.map(jnp.zeros_like, part.mean)
+        return zeros, self.solver.init(part), jnp.full((), -1, jnp.int32)
+
+    def _step(self, prior: Prior, observe: Any) -> Any:
+        part, restriction = self._restricted(prior)
 
         def step(carry, index):
             displacement, state, failed_step = carry
@@ -89,19 +110,20 @@ class Problem(eqx.Module):
             seen = observe(index, _complete(part.at(moved), restriction, prior))
             return (moved, new_state, failed_step), (info, seen)
 
-        zeros = jax.tree.map(jnp.zeros_like, part.mean)
-        start = (zeros, self.solver.init(part), jnp.full((), -1, jnp.int32))
-        (displacement, _, failed_step), (info, seen) = _scan(step, start, self.num_steps, segment)
+        return step
+
+    def _adapted(self, prior: Prior, carry: Any, info: Any) -> Adapted:
+        displacement, _, failed_step = carry
+        _, restriction = self._restricted(prior)
         if restriction is not None:
             displacement = restriction.merge(displacement, jax.tree.map(jnp.zeros_like, prior.mean))
-        adapted = Adapted(
+        return Adapted(
             params=prior.at(displacement),
             displacement=displacement,
             losses=info.loss,
             gradient_norms=info.gradient_norm,
             failed_step=failed_step,
         )
-        return adapted, seen
 
 
 def make_problem(
@@ -135,20 +157,26 @@ def _complete(part: Params, restriction: Restriction | None, prior: Prior) -> Pa
     return part if restriction is None else restriction.merge(part, prior.mean)
 
 
-def _scan(step: Any, start: Any, length: int, segment: int | None) -> tuple[Any, Any]:
+def _nothing(index: Any, params: Params) -> None:
+    return None
+
+
+def _scan(step: Any, start: Any, length: int, segment: int | None, first: int = 0) -> tuple[Any, Any]:
+    """`length` steps, the first of which has the index `first`."""
+    indices = first + jnp.arange(length, dtype=jnp.int32)
     if segment is None or segment >= length:
-        return jax.lax.scan(step, start, jnp.arange(length, dtype=jnp.int32))
+        return jax.lax.scan(step, start, indices)
     count, rest = divmod(length, segment)
 
     def advance(carry, indices):
         return jax.lax.scan(step, carry, indices)
 
-    blocks = jnp.arange(count * segment, dtype=jnp.int32).reshape(count, segment)
+    blocks = indices[: count * segment].reshape(count, segment)
     # Segments are checkpointed one by one, and within a segment the reverse pass of the scan stores every step.
     carry, infos = jax.lax.scan(jax.checkpoint(advance), start, blocks)
     infos = jax.tree.map(lambda x: x.reshape((count * segment, *x.shape[2:])), infos)
     if rest:
-        carry, tail = jax.checkpoint(advance)(carry, jnp.arange(count * segment, length, dtype=jnp.int32))
+        carry, tail = jax.checkpoint(advance)(carry, indices[count * segment :])
         infos = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), infos, tail)
     return carry, infos
 

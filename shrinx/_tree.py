@@ -1,5 +1,6 @@
 """Small linear algebra on pytrees of arrays."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
@@ -30,3 +31,7 @@ def tree_where(condition: Bool[Array, ""], a: AnyTree, b: AnyTree) -> AnyTree:
 def all_finite(tree: AnyTree) -> Bool[Array, ""]:
     finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]
     return jnp.all(jnp.stack(finite))
+
+
+def stop_gradient(tree: AnyTree) -> AnyTree:
+    return jax.tree.map(lambda x: jax.lax.stop_gradient(x) if eqx.is_inexact_array(x) else x, tree)

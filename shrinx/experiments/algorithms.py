@@ -5,6 +5,7 @@ from typing import Any
 
 import optax
 
+from .._adjoint import Unroll
 from .._algorithms import fomaml, imaml, maml, meta_sgd, reptile, sigma_imaml, sigma_maml, sigma_reptile
 from .._learner import Learner
 from .._linear import CG
@@ -53,6 +54,8 @@ class LearnerConfig:
     """Conjugate-gradient steps of the implicit gradient."""
     damping: float = 0.0
     """Damping of the implicit gradient."""
+    last_steps: int = 0
+    """σ-Reptile: take the variances' gradient through so many last steps instead of implicitly (0 is off)."""
     max_task_norm: float | None = None
     """Clip each task's meta-gradient to this norm."""
     adapt_steps: int = 100
@@ -94,7 +97,8 @@ def make_learner(
         case "sigma-imaml":
             return sigma_imaml(solver, linear_solver=cg, **common, **learned)
         case "sigma-reptile":
-            return sigma_reptile(solver, linear_solver=cg, **common, **learned)
+            adjoint = Unroll(last=config.last_steps) if config.last_steps else None
+            return sigma_reptile(solver, linear_solver=cg, adjoint=adjoint, **common, **learned)
         case "maml":
             return maml(solver, **common)
         case "fomaml":

@@ -118,10 +118,12 @@ class ConvNet:
 def batch_norm(inputs: Images, scale: Float[Array, " channels"], offset: Float[Array, " channels"]) -> Images:
     """Mean 0 and variance 1 per channel over the images and pixels at hand, then scale and offset."""
     wide = inputs.astype(scale.dtype)
-    centred = wide - jnp.mean(wide, axis=(0, 1, 2), keepdims=True)
-    variance = jnp.mean(jnp.square(centred), axis=(0, 1, 2), keepdims=True)
-    normalised = centred * jax.lax.rsqrt(variance + EPSILON)
-    return (normalised * scale[None, None, None] + offset[None, None, None]).astype(inputs.dtype)
+    # Mean and mean square in one pass over the data; centring first takes two, and on a GPU a third of a step's time.
+    mean = jnp.mean(wide, axis=(0, 1, 2))
+    variance = jnp.mean(jnp.square(wide), axis=(0, 1, 2)) - jnp.square(mean)
+    # Rounding can bring the variance of a constant channel below zero.
+    factor = scale * jax.lax.rsqrt(jnp.where(variance > 0, variance, 0) + EPSILON)
+    return (wide * factor[None, None, None] + (offset - mean * factor)[None, None, None]).astype(inputs.dtype)
 
 
 def max_pool(inputs: Images) -> Float[Array, "images rows columns channels"]:
