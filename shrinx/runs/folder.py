@@ -176,12 +176,12 @@ def _version(name: str) -> str:
 
 
 def _commit() -> str | None:
-    """The commit of the source tree that runs, with a + if it has been changed.
+    """The commit of the source tree that runs, with a + if it has been changed; `None` outside git.
 
-    Outside git, say in a copy on another machine, it is what `SHRINX_COMMIT` says, or `None`.
+    For a copy of the tree on another machine `SHRINX_COMMIT` can say it.
     """
     root = Path(shrinx.__file__).parents[1]
-    if not (root / ".git").exists():
+    if "SHRINX_COMMIT" in os.environ or not (root / ".git").exists():
         return os.environ.get("SHRINX_COMMIT")
     try:
         head = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=root, capture_output=True, text=True)
