@@ -15,7 +15,6 @@ from ..runs.meta import Setup, meta_learn
 from ..runs.trackers import Tracker
 from ..tasks.hierarchical import ANGULAR_VELOCITY, swirl
 from . import hierarchical
-from .algorithms import SIGMA
 from .hierarchical import ALGORITHMS, PRESETS, Config, search_space
 from .hierarchical_figures import ANGLES
 
@@ -23,28 +22,9 @@ __all__ = ["ALGORITHMS", "PRESETS", "Config", "preset_config", "run", "search_sp
 
 
 def preset_config(algorithm: str, preset: str) -> Config:
-    """`paper` has the paper's model; the rates are of our own search, as were the paper's."""
-    settings: dict[str, dict[str, Any]] = {
-        "sigma-reptile": {"inner_rate": 0.2, "mean_rate": 1e-2, "variance_rate": 1e-2, "variance": 16.0},
-        "sigma-imaml": {"inner_rate": 0.2, "mean_rate": 1e-2, "variance_rate": 1e-2, "variance": 16.0},
-        "sigma-maml": {"inner_rate": 0.2, "mean_rate": 1e-2, "variance_rate": 1e-2, "variance": 16.0},
-        "meta-sgd": {"inner_rate": 0.1, "mean_rate": 1e-2, "variance_rate": 1e-2},
-        "maml": {"inner_rate": 0.2, "mean_rate": 1e-2},
-    }
-    # The variances are those of the tasks only if adaptation converges; a shorter horizon is a regulariser itself, and
-    # σ-MAML then leaves the variances of slow directions to grow.
-    steps = 1_000 if algorithm in SIGMA else 100
-    return Config(
-        algorithm=algorithm,
-        num_updates={"quick": 1_000, "paper": 10_000}[preset],
-        tasks_per_update=20,
-        decay=0.5,
-        cg_steps=10,
-        inner_steps=steps,
-        adapt_steps=300,
-        num_test_tasks=1000,
-        **settings[algorithm],
-    )
+    """`paper` has the paper's model."""
+    num_updates = {"quick": 1_000, "paper": 10_000}[preset]
+    return hierarchical.preset_config(algorithm, swirl(), num_updates=num_updates, converged=1000, adapt_steps=300)
 
 
 def setup(config: Config) -> Setup:
