@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 import pickle
 import struct
 import zipfile
@@ -61,7 +62,7 @@ def write_files(folder: Path, files: dict[str, bytes]) -> Path:
 
 def omniglot_arrays(characters: int = 3) -> dict[str, np.ndarray]:
     return {
-        "images": np.zeros((characters, 20, 28, 28), np.uint8),
+        "images": np.random.default_rng(0).integers(0, 256, (characters, 20, 28, 28), np.uint8),
         "alphabet": np.array(["Latin"] * characters),
         "character": np.array([f"character{row:02d}" for row in range(characters)]),
         "is_background": np.ones(characters, bool),
@@ -69,6 +70,17 @@ def omniglot_arrays(characters: int = 3) -> dict[str, np.ndarray]:
 
 
 CLASSES = {"train": ["n03", "n01"], "val": ["n05"], "test": ["n09", "n07"]}
+
+
+def omniglot_folder(folder: Path) -> Path:
+    """The real data if `SHRINX_DATA` has them, otherwise 46 alphabets of 20 characters of noise."""
+    real = Path(os.environ.get("SHRINX_DATA", ""))
+    if (real / "omniglot28.npz").exists():
+        return real
+    arrays = omniglot_arrays(46 * 20)
+    alphabet = np.repeat([f"alphabet {number:02d}" for number in range(46)], 20)
+    np.savez(folder / "omniglot28.npz", **{**arrays, "alphabet": alphabet})
+    return folder
 
 
 def picture(label: str, index: int) -> np.ndarray:

@@ -52,8 +52,6 @@ class Config(LearnerConfig):
     """What convolutions are computed in."""
     shared_variance: bool = False
     """One variance for all modules: the paper's ablation."""
-    num_test_repeats: int = 2
-    """How often every held-out alphabet is adapted to and scored, each time with other images."""
     data_dir: str | None = None
     """Where omniglot28.npz is; the folder SHRINX_DATA by default."""
 
@@ -71,7 +69,7 @@ def preset_config(algorithm: str, preset: str) -> Config:
         num_alphabets=10,
         num_filters=16,
         dtype="float32",
-        num_test_repeats=1,
+        num_test_tasks=10,
     )
 
 
@@ -88,6 +86,7 @@ def _large(algorithm: str) -> Config:
         tasks_per_update=20,
         variance_rate=1.6e-2,
         decay=1.0,
+        num_test_tasks=20,
         **settings[algorithm],
     )
 
@@ -114,6 +113,7 @@ def _small(algorithm: str, num_instances: int) -> Config:
         variance_rate=5e-3,
         decay=1.0,
         regulariser=1e-6,
+        num_test_tasks=20,
         num_alphabets=15,
         num_instances=num_instances,
         rotate=False,
@@ -155,7 +155,8 @@ def setup(config: Config) -> Setup:
         )
 
     def held_out(part: str, images: jax.Array, key: jax.Array, split: dict[str, jax.Array]) -> Task:
-        alphabets = jnp.tile(split[part], (config.num_test_repeats, 1))
+        # With more tasks than alphabets each comes several times, every time with other images.
+        alphabets = split[part][jnp.arange(config.num_test_tasks) % len(split[part])]
         return held_out_alphabets(images, alphabets, key, affine=affine, num_support=config.num_instances)
 
     return Setup(
