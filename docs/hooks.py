@@ -1,0 +1,18 @@
+"""Figures of the kept runs in the built pages: read as files, docs/ finds them next to it; the site has them inside."""
+
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+
+def on_files(files: Files, config: Any) -> Files:
+    root = Path(config.config_file_path).parent
+    for figure in sorted(root.glob("results/*/*/figures/*.svg")):
+        path = figure.relative_to(root).as_posix()
+        files.append(File(path, str(root), config.site_dir, config.use_directory_urls))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    return markdown.replace("](../results/", "](results/")
