@@ -73,12 +73,16 @@ def preset_config(algorithm: str, preset: str) -> Config:
     )
 
 
+# A hundred steps on mini-batches are no stationary point: the implicit gradient of the variances has the wrong sign.
+_LEARNED = {"variance": 100.0, "last_steps": 20}
+
+
 def _large(algorithm: str) -> Config:
     settings: dict[str, dict[str, Any]] = {
         "reptile": {"mean_optimiser": "sgd", "mean_rate": 1.2, "solver": "adam", "inner_rate": 9.4e-3},
         "imaml": {"mean_rate": 1.8e-3, "variance": 1 / 1.3e-4, "inner_rate": 0.5, "cg_steps": 1, "damping": 0.1},
-        "sigma-reptile": {"mean_rate": 3e-3, "variance": 1e3, "inner_rate": 0.52, "cg_steps": 4, "damping": 0.16},
-        "sigma-imaml": {"mean_rate": 1.8e-3, "variance": 1e3, "inner_rate": 0.37, "cg_steps": 1, "damping": 0.09},
+        "sigma-reptile": {"mean_rate": 6.2e-3, "inner_rate": 0.52, **_LEARNED},
+        "sigma-imaml": {"mean_rate": 1.8e-3, "inner_rate": 0.37, "cg_steps": 1, "damping": 0.09, **_LEARNED},
     }
     return Config(
         algorithm=algorithm,
@@ -103,8 +107,8 @@ def _small(algorithm: str, num_instances: int) -> Config:
     settings: dict[str, dict[str, Any]] = {
         "reptile": {"mean_optimiser": "sgd", "mean_rate": 0.1, "solver": "adam"},
         "imaml": {"mean_rate": 1e-3, "variance": 1 / 1.3e-4, "cg_steps": 2, "damping": 0.5},
-        "sigma-reptile": {"mean_rate": 1.4e-4, "variance": 1e3, "cg_steps": 5, "damping": 1e-3},
-        "sigma-imaml": {"mean_rate": 2e-4, "variance": 1e3, "cg_steps": 3, "damping": 2e-3},
+        "sigma-reptile": {"mean_rate": 1.4e-4, **_LEARNED},
+        "sigma-imaml": {"mean_rate": 2e-4, "cg_steps": 3, "damping": 2e-3, **_LEARNED},
     }
     return Config(
         algorithm=algorithm,
