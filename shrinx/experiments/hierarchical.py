@@ -4,9 +4,9 @@ The paper gives no number of observations. With two per task, in support and que
 overfits as it describes; with ten it hardly does.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,26 +34,24 @@ class Config(LearnerConfig):
     """Observations a held-out task is scored on."""
 
 
-def preset_config(algorithm: str, model: Model, *, num_updates: int, converged: int, adapt_steps: int) -> Config:
-    """The rates are of our own search, as were the paper's; `converged` steps suffice to adapt to a task.
+def preset_config(
+    algorithm: str, model: Model, *, rates: Mapping[str, Any], num_updates: int, converged: int, adapt_steps: int
+) -> Config:
+    """`rates` are of our own search (`results/*/search`), as were the paper's; `converged` steps suffice to adapt.
 
     The variances are those of the tasks only if adaptation converges; a shorter horizon is a regulariser itself, and
     σ-MAML then leaves the variances of slow directions to grow.
     """
-    settings: dict[str, Any] = {"inner_rate": 0.2, "inner_steps": converged, "variance": 16.0}
-    if algorithm not in SIGMA:
-        settings = {"inner_rate": 0.1 if algorithm == "meta-sgd" else 0.2, "inner_steps": 100}
     return Config(
         algorithm=algorithm,
         num_updates=num_updates,
         tasks_per_update=20,
-        mean_rate=1e-2,
-        variance_rate=1e-2,
+        inner_steps=converged if algorithm in SIGMA else 100,
         decay=0.5,
         cg_steps=len(model.spread),
         adapt_steps=adapt_steps,
         num_test_tasks=1000,
-        **settings,
+        **rates,
     )
 
 

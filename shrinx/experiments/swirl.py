@@ -21,10 +21,22 @@ from .hierarchical_figures import ANGLES
 __all__ = ["ALGORITHMS", "PRESETS", "Config", "preset_config", "run", "search_space", "setup"]
 
 
+_IMPLICIT = {"mean_rate": 1.2e-2, "inner_rate": 0.6, "variance_rate": 1.7e-2, "variance": 21.0}
+_RATES = {
+    "sigma-reptile": {"mean_rate": 6.1e-2, "inner_rate": 0.42, "variance_rate": 2.3e-2, "variance": 3.0},
+    "sigma-imaml": _IMPLICIT,
+    "sigma-maml": _IMPLICIT,  # Unrolled a thousand steps, it is too slow to search by itself.
+    "meta-sgd": {"mean_rate": 7.1e-2, "inner_rate": 0.1, "variance_rate": 2.2e-2},
+    "maml": {"mean_rate": 6.1e-2, "inner_rate": 0.42},
+}
+
+
 def preset_config(algorithm: str, preset: str) -> Config:
     """`paper` has the paper's model."""
     num_updates = {"quick": 1_000, "paper": 10_000}[preset]
-    return hierarchical.preset_config(algorithm, swirl(), num_updates=num_updates, converged=1000, adapt_steps=300)
+    return hierarchical.preset_config(
+        algorithm, swirl(), rates=_RATES[algorithm], num_updates=num_updates, converged=1000, adapt_steps=300
+    )
 
 
 def setup(config: Config) -> Setup:
