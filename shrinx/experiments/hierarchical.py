@@ -7,6 +7,7 @@ overfits as it describes; with ten it hardly does.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
