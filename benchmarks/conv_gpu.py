@@ -42,6 +42,8 @@ TASKS, IMAGES, STEPS = 20, 20, 20
 SIDES = (28, 14, 7, 3)
 OUT = Path(os.environ.get("OUT", "."))
 SMOKE = "--smoke" in sys.argv
+WORKERS = int(os.environ.get("CONV_GPU_WORKERS", "8"))
+"""Programs compiled at a time; 1 if a compiler should turn out not to like company."""
 
 FLAGS = {
     "default": "",
@@ -159,7 +161,7 @@ def measure(program, arguments, repeats=5):
 
 def piece_table(cases: dict, arguments, reference, times=2 if SMOKE else 50) -> dict:
     """Rows of microseconds and error for functions of the same arguments; kernels are compiled side by side."""
-    compiled = compile_all({name: (repeated(f, times), arguments) for name, f in cases.items()}, workers=8)
+    compiled = compile_all({name: (repeated(f, times), arguments) for name, f in cases.items()}, workers=WORKERS)
     rows = {}
     for name, program in compiled.items():
         if isinstance(program, str):
@@ -222,8 +224,9 @@ def block_tilings(block: int, tables: dict) -> Tilings:
     half = tuple(array.astype(jnp.bfloat16) for array in (images, kernel, cotangent))
     flat = jax.vmap(variants.flat)
     wide_convolve = jax.vmap(functools.partial(variants.convolve, "patches", None))
-    forward, transpose = jax.vjp(wide_convolve, *(array.astype(jnp.float32) for array in half[:2]))
-    input_gradient, gradient = transpose(half[2].astype(jnp.float32))
+    with jax.default_matmul_precision("highest"):
+        forward, transpose = jax.vjp(wide_convolve, *(array.astype(jnp.float32) for array in half[:2]))
+        input_gradient, gradient = transpose(half[2].astype(jnp.float32))
 
     def keep(name, rows, tilings):
         tables[f"block {block}: {name}"] = rows
@@ -318,7 +321,8 @@ def first_tilings(tables: dict) -> Tilings:
     arguments = images, kernel, scale, offset, cotangent
     wide = images.astype(jnp.float32)
     rounded = kernel.astype(jnp.bfloat16).astype(jnp.float32)
-    reference = jax.jit(both(Variant(dtype="float32")))(wide, rounded, scale, offset, cotangent)
+    with jax.default_matmul_precision("highest"):
+        reference = jax.jit(both(Variant(dtype="float32")))(wide, rounded, scale, offset, cotangent)
     rows = piece_table(cases, arguments, reference)
     tables["block 0"] = rows
     chosen = {}
@@ -333,7 +337,8 @@ def first_tilings(tables: dict) -> Tilings:
 def steps() -> dict:
     rows: dict = {}
     arguments = problem()
-    _, reference = measure(jax.jit(scan_of(replace(Variant(), dtype="float32"))), arguments, repeats=1)
+    with jax.default_matmul_precision("highest"):
+        reference = jax.jit(scan_of(Variant(dtype="float32")))(*arguments)
     for name, variant in VARIANTS.items():
         rows[name] = step_row(variant, arguments, reference)
         save("steps", rows)
@@ -549,25 +554,34 @@ def main() -> None:
         if left < 5 and not SMOKE:
             print(f"== {phase} {flag}: no time left")
             continue
-        command = [sys.executable, __file__, "--phase", phase, *(["--smoke"] if SMOKE else [])]
-        given = os.environ.get("XLA_FLAGS", "")
-        environment = os.environ | {
-            "XLA_FLAGS": f"{given} {'' if SMOKE else FLAGS.get(flag, '')}".strip(),
-            "CONV_GPU_FLAGS": flag,
-            "PYTHONPATH": f".:{os.environ.get('PYTHONPATH', '')}",
-            "PYTHONWARNINGS": "ignore",
-            "TF_CPP_MIN_LOG_LEVEL": "2",
-        }
-        try:
-            done = subprocess.run(
-                command, env=environment, capture_output=True, text=True, timeout=None if SMOKE else max(left, 30)
-            )
-            problem = "" if done.returncode == 0 else "\n".join(done.stderr.strip().splitlines()[-6:])[-900:]
-        except subprocess.TimeoutExpired:
-            problem = "stopped, out of time; what it had is below"
-        print(f"== {phase} {flag} (until {time.monotonic() - started:.0f} s) {problem}", flush=True)
+        crashed, trouble = run_phase(phase, flag, left, WORKERS)
+        if crashed and phase == "pieces":
+            print(f"== {phase}: crashed, once more with one compilation at a time. {trouble}", flush=True)
+            _, trouble = run_phase(phase, flag, left, 1)
+        print(f"== {phase} {flag} (until {time.monotonic() - started:.0f} s) {trouble}", flush=True)
         rows = load().get(phase, {})
         report(phase, {flag: rows.get(flag, {})} if flag else rows)
+
+
+def run_phase(phase: str, flag: str, seconds: float, workers: int) -> tuple[bool, str]:
+    """In a process of its own: whether it was killed by a signal, and what it said if it did not end well."""
+    given = os.environ.get("XLA_FLAGS", "")
+    environment = os.environ | {
+        "XLA_FLAGS": f"{given} {'' if SMOKE else FLAGS.get(flag, '')}".strip(),
+        "CONV_GPU_FLAGS": flag,
+        "CONV_GPU_WORKERS": str(workers),
+        "PYTHONPATH": f".:{os.environ.get('PYTHONPATH', '')}",
+        "PYTHONWARNINGS": "ignore",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+    }
+    command = [sys.executable, __file__, "--phase", phase, *(["--smoke"] if SMOKE else [])]
+    limit = None if SMOKE else max(seconds, 30)
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit)
+    except subprocess.TimeoutExpired:
+        return False, "stopped, out of time; what it had is below"
+    trouble = "" if done.returncode == 0 else "\n".join(done.stderr.strip().splitlines()[-6:])[-900:]
+    return done.returncode < 0, trouble
 
 
 if __name__ == "__main__":
