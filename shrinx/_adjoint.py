@@ -123,6 +123,9 @@ class Implicit(AbstractAdjoint):
 
     - `linear_solver`, a [`CG`][shrinx.CG].
     - `batches`: average the Hessian over so many mini-batches. That of a single one is flat in most directions.
+    - `variances`: another adjoint for the variances. They feel it most if adaptation has not converged: the implicit
+      gradient then takes every step that is still to come for one that was not worth taking, and shrinks modules that
+      are in use. `Unroll(last=20)` only asks what the last steps were worth.
 
     >>> import jax, jax.numpy as jnp, shrinx as sx
     >>> loss_fn = lambda theta, x: 0.5 * jnp.sum((theta - x) ** 2)
@@ -136,6 +139,7 @@ class Implicit(AbstractAdjoint):
 
     linear_solver: CG = CG()
     batches: int = eqx.field(default=1, static=True)
+    variances: Unroll | FirstOrder | None = None
 
     def __check_init__(self):
         check_at_least("batches", self.batches, 1)
@@ -151,8 +155,16 @@ class Implicit(AbstractAdjoint):
         return _with_params(stop_gradient(adapted), prior, _implicit_params(prior, still, adapted, self))
 
     def pullback(self, problem: Problem) -> tuple[Adapted, Pullback]:
-        adapted = _without_gradient(problem)
-        return adapted, lambda cotangent: _solve(problem, adapted, cotangent, self)
+        if self.variances is None:
+            adapted = _without_gradient(problem)
+            return adapted, lambda cotangent: _solve(problem, adapted, cotangent, self)
+        adapted, other = self.variances.pullback(problem)
+
+        def pullback(cotangent: Params) -> tuple[Prior, LinearStats]:
+            gradient, stats = _solve(problem, adapted, cotangent, self)
+            return _with_variances_of(other(cotangent)[0], gradient), stats
+
+        return adapted, pullback
 
 
 def _solve(problem: Problem, adapted: Adapted, cotangent: Params, implicit: Implicit) -> tuple[Prior, LinearStats]:
@@ -190,7 +202,16 @@ def _implicit_params_fwd(perturbed, prior, problem, adapted, implicit):
 @_implicit_params.def_bwd
 def _implicit_params_bwd(residuals, cotangent, perturbed, prior, problem, adapted, implicit):
     del residuals, perturbed, prior
-    return _solve(problem, adapted, cotangent, implicit)[0]
+    gradient, _ = _solve(problem, adapted, cotangent, implicit)
+    if implicit.variances is None:
+        return gradient
+    # Adapts a second time: a custom rule cannot keep the derivative that was at hand in the forward pass.
+    _, other = implicit.variances.pullback(problem)
+    return _with_variances_of(other(cotangent)[0], gradient)
+
+
+def _with_variances_of(other: Prior, gradient: Prior) -> Prior:
+    return eqx.tree_at(lambda prior: prior.log_variance, gradient, other.log_variance)
 
 
 def _without_gradient(problem: Problem) -> Adapted:

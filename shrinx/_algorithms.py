@@ -69,11 +69,13 @@ def sigma_imaml(
     optimiser: optax.GradientTransformation,
     variance_optimiser: optax.GradientTransformation,
     linear_solver: CG = CG(),
+    adjoint: Unroll | FirstOrder | None = None,
     **options: Unpack[LearnerOptions],
 ) -> Learner:
     """σ-iMAML: learn mean and variances by the implicit gradient, for horizons of any length.
 
-    **Arguments:** as `sigma_maml`; `linear_solver`: a [`CG`][shrinx.CG] with its damping and number of steps.
+    **Arguments:** as `sigma_maml`; `linear_solver`: a [`CG`][shrinx.CG] with its damping and number of steps;
+    `adjoint`: another way to the gradient of the variances, as in `sigma_reptile`.
 
     **Returns:** a `Learner`. Reference: Chen, Friesen et al. 2020, equation 7.
 
@@ -84,7 +86,7 @@ def sigma_imaml(
     ... )
     """
     return Learner(
-        Predictive(Implicit(linear_solver)),
+        Predictive(Implicit(linear_solver, variances=adjoint)),
         solver,
         num_steps=num_steps,
         optimiser=optimiser,

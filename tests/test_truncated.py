@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import shrinx as sx
@@ -78,6 +79,25 @@ def test_no_last_steps_are_first_order():
 def test_the_truncated_gradient_approaches_the_implicit_one_where_adaptation_has_converged():
     truncated = gradient(sx.Unroll(last=300), num_steps=600)
     assert_close(truncated, gradient(sx.Implicit(sx.CG(max_steps=20)), num_steps=600), rtol=1e-5)
+
+
+@pytest.mark.parametrize("variances", [sx.Unroll(last=7), sx.FirstOrder()], ids=["truncated", "first order"])
+def test_variances_can_have_an_adjoint_of_their_own(variances):
+    """The mean's gradient is the implicit one, the variances' the other's, in `adapt` and in a learner alike."""
+    mixed, implicit = sx.Implicit(sx.CG(max_steps=20), variances=variances), sx.Implicit(sx.CG(max_steps=20))
+    np.testing.assert_allclose(gradient(mixed).mean, gradient(implicit).mean, rtol=1e-12)
+    np.testing.assert_allclose(gradient(mixed).log_variance, gradient(variances).log_variance, rtol=1e-12)
+    assert not np.allclose(gradient(mixed).log_variance, gradient(implicit).log_variance, rtol=0.01)
+
+    _, loss_fn = quadratic()
+    tasks = sx.Task(support=jnp.arange(1.0, DIMENSION + 1)[None], query=jnp.zeros((1, DIMENSION)))
+
+    def of_learner(adjoint):
+        learner = sx.Learner(sx.Predictive(adjoint), sx.ProximalGD(0.05), num_steps=40, optimiser=optax.sgd(1.0))
+        return learner.gradient(loss_fn, prior(), tasks)[0]
+
+    np.testing.assert_allclose(of_learner(mixed).mean, of_learner(implicit).mean, rtol=1e-12)
+    np.testing.assert_allclose(of_learner(mixed).log_variance, of_learner(variances).log_variance, rtol=1e-12)
 
 
 def test_the_hessian_of_several_batches_is_their_mean():

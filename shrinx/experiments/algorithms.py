@@ -55,7 +55,7 @@ class LearnerConfig:
     damping: float = 0.0
     """Damping of the implicit gradient."""
     last_steps: int = 0
-    """σ-Reptile: take the variances' gradient through so many last steps instead of implicitly (0 is off)."""
+    """σ-Reptile, σ-iMAML: take the variances' gradient through so many last steps, not implicitly (0 is off)."""
     max_task_norm: float | None = None
     """Clip each task's meta-gradient to this norm."""
     adapt_steps: int = 100
@@ -90,14 +90,14 @@ def make_learner(
     }
     cg = CG(max_steps=config.cg_steps, damping=config.damping)
     adam = optax.adam(rate(config.variance_rate))
+    adjoint = Unroll(last=config.last_steps) if config.last_steps else None
     learned = {"variance_optimiser": adam, "warmup": config.warmup, "regulariser": config.regulariser}
     match config.algorithm:
         case "sigma-maml":
             return sigma_maml(solver, **common, **learned)
         case "sigma-imaml":
-            return sigma_imaml(solver, linear_solver=cg, **common, **learned)
+            return sigma_imaml(solver, linear_solver=cg, adjoint=adjoint, **common, **learned)
         case "sigma-reptile":
-            adjoint = Unroll(last=config.last_steps) if config.last_steps else None
             return sigma_reptile(solver, linear_solver=cg, adjoint=adjoint, **common, **learned)
         case "maml":
             return maml(solver, **common)
