@@ -17,6 +17,16 @@ def convolve(
     stride: int = 1,
 ) -> Float[Array, "images rows columns filters"]:
     """The 3x3 convolution with zero padding that XLA and TensorFlow call SAME: ⌈height / stride⌉ rows come out."""
+    patches = patches_of(inputs, stride)
+    # As one tall matrix, so that the kernel's gradient contracts a single axis.
+    product = patches.reshape(-1, patches.shape[-1]) @ kernel.reshape(-1, kernel.shape[-1])
+    return product.reshape(*patches.shape[:-1], kernel.shape[-1])
+
+
+def patches_of(
+    inputs: Float[Array, "images height width channels"], stride: int = 1
+) -> Float[Array, "images rows columns patch"]:
+    """Of every pixel that comes out, the nine that go in, row by row, each with its channels."""
     top, bottom = _same_padding(inputs.shape[1], stride)
     left, right = _same_padding(inputs.shape[2], stride)
     padded = jnp.pad(inputs, ((0, 0), (top, bottom), (left, right), (0, 0)))
@@ -26,10 +36,7 @@ def convolve(
         for row in range(SIDE)
         for column in range(SIDE)
     ]
-    patches = jnp.concatenate(shifted, axis=-1)
-    # As one tall matrix, so that the kernel's gradient contracts a single axis.
-    product = patches.reshape(-1, patches.shape[-1]) @ kernel.reshape(-1, kernel.shape[-1])
-    return product.reshape(*patches.shape[:-1], kernel.shape[-1])
+    return jnp.concatenate(shifted, axis=-1)
 
 
 def _same_padding(length: int, stride: int) -> tuple[int, int]:

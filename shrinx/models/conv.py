@@ -5,13 +5,14 @@ Its parameters are a nested dictionary, so that `by_layer` gives the modules of 
 
 import functools
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ._convolve import convolve
+from ._gpu.choose import Mode, kernel_block
 
 ConvParams = dict[str, dict[str, Float[Array, "..."]]]
 Images = Float[Array, "images height width channels"]
@@ -47,12 +48,19 @@ class ConvNet:
     dtype: Literal["float32", "bfloat16"] | None = None
     """What convolutions are computed in; all the rest (parameters, statistics of batch norm, logits and losses) keeps
     the type of the parameters, which is also the default here."""
+    gpu_kernels: Mode = "auto"
+    """Whether blocks are computed by GPU kernels: on a recent NVIDIA GPU, in bfloat16, with pooling and 16, 32 or 64
+    filters ("auto"), never ("off": XLA computes them), or everywhere, but by Python ("interpret", for tests).
+
+    Kernels have all derivatives of which the first is a gradient. For `jax.jvp` of the network itself choose "off"."""
 
     def __post_init__(self) -> None:
         if self.halve not in ("pool", "stride"):
             raise ValueError(f"`halve` must be 'pool' or 'stride', got {self.halve!r}.")
         if self.dtype not in (None, "float32", "bfloat16"):
             raise ValueError(f"`dtype` must be None, 'float32' or 'bfloat16', got {self.dtype!r}.")
+        if self.gpu_kernels not in get_args(Mode):
+            raise ValueError(f"`gpu_kernels` must be 'auto', 'off' or 'interpret', got {self.gpu_kernels!r}.")
         if min(self.num_classes, self.num_filters, self.num_blocks) < 1:
             raise ValueError("A convolutional network needs at least one class, filter and block.")
         if len(self.image_shape) != 3 or min(*self.image_shape, *self.last_shape) < 1:
@@ -91,15 +99,13 @@ class ConvNet:
         """Logits."""
         if images.shape[1:] != self.image_shape:
             raise ValueError(f"This network is made for images of shape {self.image_shape}, got {images.shape[1:]}.")
-        pool = self.halve == "pool"
         hidden = images
         for block in range(self.num_blocks):
             kernel, norm = params[f"conv{block}"]["kernel"], params[f"norm{block}"]
-            dtype = kernel.dtype if self.dtype is None else self.dtype
-            hidden = convolve(hidden.astype(dtype), kernel.astype(dtype), stride=1 if pool else 2)
-            hidden = batch_norm(hidden, norm["scale"], norm["offset"])
-            # ReLU commutes with the maximum, and after it there is a quarter of the work.
-            hidden = jax.nn.relu(max_pool(hidden) if pool else hidden)
+            inputs = hidden.astype(kernel.dtype if self.dtype is None else self.dtype)
+            by_kernels = kernel_block(self.gpu_kernels, inputs, kernel) if self.halve == "pool" else None
+            compute = by_kernels or functools.partial(xla_block, self.halve)
+            hidden = compute(inputs, kernel, norm["scale"], norm["offset"])
         kernel, bias = params["output"]["kernel"], params["output"]["bias"]
         return hidden.reshape(len(images), -1).astype(kernel.dtype) @ kernel + bias[None]
 
@@ -113,6 +119,20 @@ class ConvNet:
         """The share of images whose largest logit is that of the label."""
         images, labels = batch
         return jnp.mean(jnp.argmax(self.apply(params, images), axis=-1).astype(labels.dtype) == labels)
+
+
+def xla_block(
+    halve: Literal["pool", "stride"],
+    inputs: Images,
+    kernel: Float[Array, "3 3 channels filters"],
+    scale: Float[Array, " filters"],
+    offset: Float[Array, " filters"],
+) -> Float[Array, "images rows columns filters"]:
+    """Convolution, batch norm, pooling and ReLU."""
+    hidden = convolve(inputs, kernel.astype(inputs.dtype), stride=1 if halve == "pool" else 2)
+    hidden = batch_norm(hidden, scale, offset)
+    # ReLU commutes with the maximum, and after it there is a quarter of the work.
+    return jax.nn.relu(max_pool(hidden) if halve == "pool" else hidden)
 
 
 def batch_norm(inputs: Images, scale: Float[Array, " channels"], offset: Float[Array, " channels"]) -> Images:
