@@ -185,7 +185,7 @@ def test_seeds_by_tasks_with_adaptation():
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("num_filters", choose.SIZES)
 def test_a_real_gpu(num_filters, channels):
-    """Compiled, not interpreted; errors are those of bfloat16, so the loss must be near and the gradient point alike."""
+    """Compiled, not interpreted; errors are those of bfloat16, so losses are near and gradients point alike."""
     network = ConvNet((28, 28, channels), 3, num_filters=num_filters, dtype="bfloat16")
     params, data = params_of(network), batch(network=network)
     assert "pallas_call" in str(jax.make_jaxpr(network.cross_entropy)(params, data))
@@ -203,7 +203,7 @@ def test_a_real_gpu(num_filters, channels):
 # When they are used.
 
 
-def chosen(mode="auto", *, dtype="bfloat16", channels=1, filters=16, kernel_dtype="float32"):
+def chosen(mode: choose.Mode = "auto", *, dtype="bfloat16", channels=1, filters=16, kernel_dtype="float32"):
     """The name of the block that is used, for 'XLA' None."""
     inputs = jax.ShapeDtypeStruct((2, 4, 4, channels), dtype)
     kernel = jax.ShapeDtypeStruct((3, 3, channels, filters), kernel_dtype)
@@ -283,8 +283,3 @@ def test_the_first_block_is_xlas_where_images_are_differentiated():
         return jax.jit(jax.grad(lambda *arguments: jnp.sum(jnp.sin(function(*arguments))), argnums=(0, 1)))(*arguments)
 
     assert_close(slope(compute), slope(functools.partial(xla_block, "pool")))
-
-
-def test_an_unknown_mode_is_named():
-    with pytest.raises(ValueError, match="'auto', 'off' or 'interpret', got 'yes'"):
-        ConvNet((8, 8, 1), 3, gpu_kernels="yes")  # pyright: ignore[reportArgumentType]
