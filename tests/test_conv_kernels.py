@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.flatten_util import ravel_pytree
 
 import shrinx as sx
 from shrinx.models._gpu import block, choose, first, plain, rules
@@ -43,9 +44,10 @@ def assert_close(actual, expected, tolerance=1e-5):
 
 def assert_kernels_equal_xla(function, *arguments, network=NETWORK, tolerance=1e-5):
     """`function(network, *arguments)`; and that it uses kernels at all."""
-    run = jax.jit(function, static_argnums=0)
-    assert "pallas_call" in str(jax.make_jaxpr(functools.partial(function, network))(*arguments))
-    assert_close(run(network, *arguments), run(replace(network, gpu_kernels="off"), *arguments), tolerance)
+    traced = jax.jit(functools.partial(function, network)).trace(*arguments)
+    assert "pallas_call" in str(traced.jaxpr)
+    expected = jax.jit(functools.partial(function, replace(network, gpu_kernels="off")))(*arguments)
+    assert_close(traced.lower().compile()(*arguments), expected, tolerance)
 
 
 def gradient_step(network, params, data):
@@ -81,16 +83,8 @@ def test_a_kernel_is_its_plain_function(name, tiling):
 # Whole networks.
 
 
-def test_value_and_gradient():
-    def both(network, params, data):
-        return jax.value_and_grad(network.cross_entropy)(params, data)
-
-    assert_kernels_equal_xla(both, params_of(), batch())
-
-
-@pytest.mark.parametrize("image_shape", [(5, 4, 3), (4, 6, 16)], ids=["colours", "many channels"])
-def test_other_first_blocks(image_shape):
-    network = replace(NETWORK, image_shape=image_shape, num_blocks=1)
+def test_images_in_colour():
+    network = replace(NETWORK, image_shape=(5, 4, 3), num_blocks=1)
 
     def both(network, params, data):
         return jax.value_and_grad(network.cross_entropy)(params, data)
@@ -111,12 +105,14 @@ def test_bfloat16_is_no_worse_than_xlas():
     assert 1e-4 < error(network) < 1.5 * error(replace(network, gpu_kernels="off"))
 
 
-def test_hessian_vector_product():
-    def product(network, params, data):
-        gradient = jax.grad(functools.partial(network.cross_entropy, batch=data))
-        return jax.jvp(gradient, (params,), (params,))[1]
+def test_value_and_gradient_and_their_derivatives():
+    """With the Hessian-vector product; the derivative of the gradient is forward mode over kernels."""
 
-    assert_kernels_equal_xla(product, params_of(), batch(), tolerance=1e-4)
+    def all_of_them(network, params, data):
+        both = jax.value_and_grad(functools.partial(network.cross_entropy, batch=data))
+        return jax.jvp(both, (params,), (params,))
+
+    assert_kernels_equal_xla(all_of_them, params_of(), batch(), tolerance=3e-5)
 
 
 def test_gradient_through_steps_in_a_scan():
@@ -145,28 +141,20 @@ def test_gradient_of_the_images():
     assert_kernels_equal_xla(slopes, params_of(), batch())
 
 
-AXES = {"shared params": (None, 0), "shared data": (0, None)}
+VMAPS = {
+    "weights per task, seeds share them": (lambda step: jax.vmap(jax.vmap(step), (None, 0)), (2, 2)),
+    "weights per task, images shared": (lambda step: jax.vmap(step, (0, None)), ()),
+}
 
 
-@pytest.mark.parametrize("axes", AXES.values(), ids=AXES)
-def test_tasks_under_vmap(axes):
-    params = jax.tree.map(lambda *leaves: jnp.stack(leaves), params_of(seed=0), params_of(seed=5))
-    arguments = params if axes[0] == 0 else params_of(), batch(2) if axes[1] == 0 else batch()
-
-    def steps(network, params, data):
-        return jax.vmap(functools.partial(gradient_step, network), axes)(params, data)
-
-    assert_kernels_equal_xla(steps, *arguments)
-
-
-def test_seeds_by_tasks():
+@pytest.mark.parametrize(("over", "leading"), VMAPS.values(), ids=VMAPS)
+def test_vmap(over, leading):
     params = jax.tree.map(lambda *leaves: jnp.stack(leaves), params_of(seed=0), params_of(seed=5))
 
     def steps(network, params, data):
-        step = functools.partial(gradient_step, network)
-        return jax.vmap(jax.vmap(step, (None, 0)))(params, data)
+        return over(functools.partial(gradient_step, network))(params, data)
 
-    assert_kernels_equal_xla(steps, params, batch(2, 2))
+    assert_kernels_equal_xla(steps, params, batch(*leading))
 
 
 @pytest.mark.slow
@@ -199,7 +187,7 @@ def test_a_real_gpu(num_filters, channels):
 
     (loss, slope), (xla_loss, xla_slope) = both(network), both(replace(network, gpu_kernels="off"))
     assert float(loss) == pytest.approx(float(xla_loss), rel=0.05)
-    flat, xla_flat = (jax.flatten_util.ravel_pytree(tree)[0] for tree in (slope, xla_slope))
+    flat, xla_flat = (ravel_pytree(tree)[0] for tree in (slope, xla_slope))
     assert float(flat @ xla_flat / jnp.linalg.norm(flat) / jnp.linalg.norm(xla_flat)) > 0.95
 
 
