@@ -1,6 +1,7 @@
 """Kernels of a block: 3x3 convolution, batch norm, 2x2 max-pooling and ReLU, and their gradients."""
 
 import functools
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -25,9 +26,9 @@ from .pixels import (
     whole,
 )
 
-Rows = Float[Array, "rows columns"]
-Channels = Float[Array, " channels"]
-Kernel = Float[Array, "3 3 channels filters"]
+Rows = Float[Array, "_ _"]
+Channels = Float[Array, "_"]
+Kernel = Float[Array, "3 3 _ _"]
 
 
 def convolve(inputs: Rows, kernel: Kernel, *, grid: Grid, tiling: Tiling) -> tuple[Rows, Float[Array, "2 filters"]]:
@@ -118,7 +119,7 @@ def pool_gradient(
     return gradient
 
 
-def _convolve(inputs: Rows, kernel: Kernel, grid: Grid, tiling: Tiling, *, transposed: bool) -> list[Array]:
+def _convolve(inputs: Rows, kernel: Kernel, grid: Grid, tiling: Tiling, *, transposed: bool) -> Sequence[Array]:
     channels, filters = kernel.shape[2:]
     outputs = channels if transposed else filters
     tiles = pl.cdiv(grid.pixels, tiling.tile)

@@ -66,7 +66,7 @@ def call(
     outputs: Sequence[tuple[jax.ShapeDtypeStruct, pl.BlockSpec]],
     tiling: Tiling,
     name: str,
-) -> list[jax.Array]:
+) -> Sequence[jax.Array]:
     """Run `kernel(*inputs, *outputs)` for every point of the grid, on references to the arrays."""
     return pl.pallas_call(
         kernel,

@@ -9,10 +9,12 @@ from jaxtyping import Array, Float
 
 from .._convolve import convolve as convolve_images
 from .._convolve import patches_of
-from ..conv import EPSILON, Images
+from ..conv import EPSILON
 from .block import Channels, Kernel, Rows
 from .first import patch_columns
 from .pixels import Grid
+
+Images = Float[Array, "_ _ _ _"]
 
 
 class Moments(NamedTuple):

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
-from ..conv import Images, xla_block
+from ..conv import xla_block
 from . import differentiable as kernels
 from .block import Channels, Kernel, Rows
 from .first import patch_columns
 from .pixels import TAPS, Tiling
-from .plain import flat, grid_of, moments, unflat
+from .plain import Images, flat, grid_of, moments, unflat
 
 
 class Tilings(NamedTuple):
