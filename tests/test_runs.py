@@ -13,7 +13,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from data_files import omniglot_folder
+from data_files import miniimagenet_folder, omniglot_folder
 
 from shrinx.cli import main
 from shrinx.experiments import EXPERIMENTS, find_experiment
@@ -26,7 +26,13 @@ from shrinx.runs.statistics import half_width, summarise
 TOY = ["--num-updates", "4", "--inner-steps", "3", "--adapt-steps", "2"]
 TOY += ["--num-test-tasks", "3", "--tasks-per-update", "2"]
 # Convolutions are slow without the optimisations of the compiler, which the tests turn off.
-SMALL = {"aug-omniglot": ["--num-filters", "2", "--query-batch-size", "4", "--batch-size", "4"]}
+FEW = ["--num-filters", "2", "--queries", "1", "--train-shots", "2"]
+SMALL = {
+    "aug-omniglot": ["--num-filters", "2", "--query-batch-size", "4", "--batch-size", "4"],
+    "omniglot": FEW,
+    "miniimagenet": FEW,
+}
+FOLDERS = {"aug-omniglot": omniglot_folder, "omniglot": omniglot_folder, "miniimagenet": miniimagenet_folder}
 PAIRS = [
     pytest.param(name, algorithm, marks=[pytest.mark.slow] if name in SMALL else [])
     for name in EXPERIMENTS
@@ -52,7 +58,8 @@ def run(out: Path, *more: str, experiment: str = "sinusoid", algorithm: str = "s
 
 @pytest.mark.parametrize(("experiment", "algorithm"), PAIRS)
 def test_every_experiment_and_algorithm_runs(tmp_path, capsys, monkeypatch, experiment, algorithm):
-    monkeypatch.setenv("SHRINX_DATA", str(omniglot_folder(tmp_path)))
+    if experiment in FOLDERS:
+        monkeypatch.setenv("SHRINX_DATA", str(FOLDERS[experiment](tmp_path)))
     assert run(tmp_path / "run", "--seeds", "2", experiment=experiment, algorithm=algorithm) == 0
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["experiment"], result["algorithm"], result["preset"]) == (experiment, algorithm, "quick")

@@ -12,10 +12,10 @@ import jax
 
 from .._modules import by_label, by_layer
 from .._prior import Prior
-from ..models.conv import Batch, ConvNet
+from ..models.conv import ConvNet
 from ..runs.meta import Setup, TaskSource
 from ..runs.tune import Range
-from ..tasks.images import sample_rows
+from ..tasks.images import Rows, sample_rows
 from .algorithms import PLAIN, SIGMA, LearnerConfig, make_learner
 
 ALGORITHMS = (*SIGMA, *PLAIN)
@@ -77,7 +77,7 @@ def setup(
         modules = by_label(params, lambda path: "all") if config.shared_variance else by_layer(params)
         return Prior.create(params, modules=modules, variance=config.variance)
 
-    def sample(key: jax.Array, data: Batch) -> Batch:
+    def sample(key: jax.Array, data: Rows) -> Rows:
         return data if len(data[1]) <= config.batch_size else sample_rows(key, data, size=config.batch_size)
 
     counts = {"ways": config.ways, "queries": config.queries}

@@ -69,7 +69,7 @@ def preset_config(algorithm: str, preset: str) -> Config:
     paper = Config(algorithm=algorithm, num_filters=32, decay=1.0, **{**common, **settings[algorithm]})
     if preset == "paper":
         return paper
-    return replace(paper, num_updates=20, tasks_per_update=2, num_filters=8, queries=5, num_test_tasks=10)
+    return replace(paper, num_updates=20, tasks_per_update=2, num_filters=8, adapt_steps=10, num_test_tasks=10)
 
 
 def setup(config: Config) -> Setup:

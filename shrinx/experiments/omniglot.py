@@ -59,13 +59,14 @@ def preset_config(algorithm: str, preset: str) -> Config:
         num_updates=60_000 if many_tasks else 100_000,
         tasks_per_update=32 if many_tasks else 5,
         decay=1.0,
+        queries=10,
         adapt_steps=50,
         num_test_tasks=600,
         **settings[algorithm],
     )
     if preset == "paper":
         return paper
-    return replace(paper, num_updates=200, tasks_per_update=5, num_filters=16, queries=5, num_test_tasks=50)
+    return replace(paper, num_updates=200, tasks_per_update=5, num_filters=16, adapt_steps=10, num_test_tasks=20)
 
 
 def setup(config: Config) -> Setup:
