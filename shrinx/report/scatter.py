@@ -20,8 +20,7 @@ def write_scatter(study: Any, modules: tuple[str, str], path: Path, *, least: fl
 
     **Returns:** a sentence that says how often the first module's variance is above the second's.
     """
-    pairs = [_pair(trial.user_attrs.get("variances", {}), modules) for trial in _good(study, least)]
-    pairs = [pair for pair in pairs if None not in pair]
+    pairs = _pairs([trial.user_attrs.get("variances", {}) for trial in _good(study, least)], modules)
     if not pairs:
         raise UserError(f"No trial of {study.study_name} has learned variances and a score that is good enough.")
     first, second = modules
@@ -55,8 +54,10 @@ def _good(study: Any, least: float | None) -> list[Any]:
     return [trial for trial in trials if least is None or sign * trial.value >= sign * least]
 
 
-def _pair(variances: dict[str, float | None], modules: tuple[str, str]) -> tuple[float | None, float | None]:
-    missing = [name for name in modules if name not in variances]
-    if variances and missing:
-        raise UserError(f"There are no modules {missing}; known: {', '.join(variances)}.")
-    return variances.get(modules[0]), variances.get(modules[1])
+def _pairs(learned: list[dict[str, float | None]], modules: tuple[str, str]) -> list[tuple[float, float]]:
+    """The two variances wherever they are finite; a plain algorithm has infinite ones, stored as `None`."""
+    unknown = [name for name in modules if any(variances and name not in variances for variances in learned)]
+    if unknown:
+        raise UserError(f"There are no modules {unknown}; known: {', '.join(learned[0])}.")
+    pairs = [[variances.get(name) for name in modules] for variances in learned]
+    return [(x, y) for x, y in pairs if x is not None and y is not None]
