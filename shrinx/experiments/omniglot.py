@@ -43,16 +43,33 @@ def preset_config(algorithm: str, preset: str) -> Config:
             "damping": 0.025,
         },
         "reptile": {**reptile, "mean_rate": 1.8, "inner_rate": 8e-4, "inner_steps": 5},
-        "sigma-maml": {"mean_rate": 1.7e-4, "variance_rate": 7.4e-3, "inner_rate": 0.9, "inner_steps": 3},
+        "sigma-maml": {
+            "mean_rate": 1.7e-4,
+            "variance_rate": 7.4e-3,
+            "inner_rate": 0.9,
+            "inner_steps": 3,
+            "variance": 10.0,
+        },
         "sigma-imaml": {
             "mean_rate": 7.8e-3,
             "variance_rate": 4e-3,
             "inner_rate": 1.3,
             "inner_steps": 8,
+            "variance": 10.0,
             "cg_steps": 2,
             "damping": 0.18,
         },
-        "sigma-reptile": {**reptile, "mean_rate": 1.6, "variance_rate": 7e-4, "inner_rate": 6e-4, "inner_steps": 8},
+        "sigma-reptile": {
+            **reptile,
+            "mean_rate": 1.6,
+            "variance_rate": 7e-4,
+            "inner_rate": 6e-4,
+            "inner_steps": 8,
+            "cg_steps": 1,
+            "damping": 6e-3,
+            # Its steps are divided by the variance: with 1 it starts as Reptile at the same rate.
+            "variance": 1.0,
+        },
     }
     many_tasks = not algorithm.endswith("reptile")
     paper = Config(
