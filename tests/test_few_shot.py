@@ -148,3 +148,53 @@ def test_missing_data_name_the_command_that_gets_them(tmp_path, capsys, experime
     error = capsys.readouterr().err
     assert command in error
     assert len(error.strip().splitlines()) == 1
+
+
+# The paper's tables of hyperparameters, row by row.
+COLUMNS = ("maml", "reptile", "imaml", "sigma-maml", "sigma-reptile", "sigma-imaml")
+TABLES = {
+    "omniglot": """
+        mean_optimiser   adam   sgd    adam  adam   sgd    adam
+        mean_rate        4.8e-3 1.8    1e-3  1.7e-4 1.6    7.8e-3
+        variance_rate    -      -      -     7.4e-3 7e-4   4e-3
+        num_updates      60e3   100e3  60e3  60e3   100e3  60e3
+        tasks_per_update 32     5      32    32     5      32
+        damping          -      -      1.0   -      6e-3   0.18
+        cg_steps         -      -      4     -      1      2
+        solver           gd     adam   gd    gd     adam   gd
+        inner_rate       0.968  8e-4   0.23  0.9    6e-4   1.3
+        inner_steps      1      5      19    3      8      8
+        adapt_steps      50     50     50    50     50     50
+        batch_size       5      10     5     5      10     5
+    """,
+    "miniimagenet": """
+        mean_optimiser   adam   sgd    adam   adam  adam   adam
+        mean_rate        1e-3   0.45   2.5e-4 1e-3  6e-4   2e-4
+        variance_rate    -      -      -      5e-2  2.5e-2 0.2
+        num_updates      60e3   100e3  60e3   60e3  100e3  60e3
+        tasks_per_update 4      5      4      5     3      5
+        damping          -      -      6.5e-2 -     1e-2   2e-3
+        cg_steps         -      -      5      -     3      2
+        solver           gd     adam   gd     gd    gd     gd
+        inner_rate       1e-2   1.5e-3 4e-2   0.1   1.35   1.6
+        inner_steps      5      5      17     5     7      1
+        adapt_steps      50     50     50     50    50     50
+        batch_size       5      10     5      5     10     5
+    """,
+}
+
+
+@pytest.mark.parametrize("column", range(6), ids=COLUMNS)
+@pytest.mark.parametrize("experiment", TABLES)
+def test_the_preset_is_the_papers_table(experiment, column):
+    config = find_experiment(experiment).config(COLUMNS[column], "paper")
+    for field, *values in (line.split() for line in TABLES[experiment].strip().splitlines()):
+        found, expected = getattr(config, field), values[column]
+        if expected == "-":
+            continue
+        if isinstance(found, str):
+            assert found == expected, field
+        elif (field, COLUMNS[column]) == ("damping", "imaml"):
+            assert found == pytest.approx(float(expected) / config.variance)  # In units of λ.
+        else:
+            assert found == pytest.approx(float(expected)), field
