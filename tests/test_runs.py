@@ -18,7 +18,6 @@ from data_files import miniimagenet_folder, omniglot_folder
 
 from shrinx.cli import main
 from shrinx.experiments import EXPERIMENTS, find_experiment
-from shrinx.experiments.algorithms import SIGMA
 from shrinx.models.conv import ConvNet
 from shrinx.runs import checkpoint
 from shrinx.runs.errors import UserError
@@ -36,8 +35,8 @@ SMALL = {
     "miniimagenet": [*FEW_SHOT, "--adapt-steps", "1", "--num-test-tasks", "2"],
 }
 FOLDERS = {"aug-omniglot": omniglot_folder, "omniglot": omniglot_folder, "miniimagenet": miniimagenet_folder}
-# On its larger images miniImageNet repeats what Omniglot does; half of it will do.
-ALGORITHMS = {name: find_experiment(name).algorithms for name in EXPERIMENTS} | {"miniimagenet": SIGMA}
+# On its larger images miniImageNet repeats what Omniglot does; one algorithm will do.
+ALGORITHMS = {name: find_experiment(name).algorithms for name in EXPERIMENTS} | {"miniimagenet": ("sigma-reptile",)}
 PAIRS = [
     pytest.param(name, algorithm, marks=[pytest.mark.slow] if name in SMALL else [])
     for name in EXPERIMENTS
@@ -282,15 +281,6 @@ def test_a_study_is_shared_through_its_storage(tmp_path, capsys, algorithm):
     study = optuna.load_study(study_name=f"sinusoid-{algorithm}", storage=storage)
     assert len(study.trials) == 6
     assert {"mean_rate", "variance", "inner_rate"} <= set(study.best_params)
-    learned = [trial.user_attrs["variances"] for trial in study.trials]
-    assert all(list(variances) == ["w0", "b0", "w1", "b1", "w2", "b2"] for variances in learned)
-    above = sum(variances["w0"] > variances["b1"] for variances in learned)
-    command[command.index("--trials") + 1] = "0"
-    assert main([*command, "--scatter", "w0", "b1", "--figure", str(tmp_path / "figure.svg")]) == 0
-    assert f"The variance of w0 is above that of b1 in {above} of 6 trials." in capsys.readouterr().out
-    assert f"in {above} of 6" in (tmp_path / "figure.svg").read_text()
-    assert main([*command, "--scatter", "w0", "b7", "--figure", str(tmp_path / "no.svg")]) == 2
-    assert "no modules ['b7']; known: w0, b0" in capsys.readouterr().err
-    assert main([*command, "--scatter", "w0", "b1", "--least", "0.0", "--figure", str(tmp_path / "no.svg")]) == 2
-    assert "No trial of sinusoid" in capsys.readouterr().err
-    assert not (tmp_path / "no.svg").exists()
+    for trial in study.trials:
+        assert set(trial.user_attrs["variances"]) == {"w0", "b0", "w1", "b1", "w2", "b2"}
+        assert all(variance > 0 for variance in trial.user_attrs["variances"].values())
