@@ -178,16 +178,19 @@ def _tune(rest: list[str]) -> int:
     class Options:
         config: Annotated[config_type, _help("where trials start from")]  # pyright: ignore[reportInvalidTypeForm]
         preset: Annotated[str, _help(f"one of {', '.join(look.experiment.presets)}")]
-        trials: Annotated[int, _help("how many trials to add to the study")] = 32
+        trials: Annotated[int, _help("how many trials to add to the study, 0 to look at those it has")] = 32
         batch: Annotated[int, _help("trials trained together")] = 16
         storage: Annotated[str, _help("an Optuna storage; workers that name the same share the study")] = (
             "sqlite:///tune.db"
         )
         study: Annotated[str | None, _help("name of the study; EXPERIMENT-ALGORITHM by default")] = None
+        scatter: Annotated[tuple[str, str] | None, _help("draw these two modules' variances in all trials")] = None
+        least: Annotated[float | None, _help("draw only trials that score as well as this")] = None
+        figure: Annotated[Path, _help("where to draw them")] = Path("scatter.svg")
 
     options = _parse(look, "tune", Options)
-    if options.trials < 1 or options.batch < 1:
-        raise UserError("--trials and --batch must be at least 1.")
+    if options.trials < 0 or options.batch < 1:
+        raise UserError("--trials must be at least 0 and --batch at least 1.")
     space = look.experiment.module.search_space(look.algorithm)
     study = tune(
         look.experiment.module,
@@ -205,6 +208,10 @@ def _tune(rest: list[str]) -> int:
         raise UserError("No trial gave a finite score; narrow the search space or lower the inner rate.")
     flags = " ".join(f"--{name.replace('_', '-')} {value:.3g}" for name, value in study.best_params.items())
     print(f"Best of {finished}: {study.best_value:.4g} with\n{flags}")
+    if options.scatter is not None:
+        from .report.scatter import write_scatter
+
+        print(write_scatter(study, options.scatter, options.figure, least=options.least))
     return 0
 
 

@@ -17,7 +17,7 @@ COMMANDS = ("list", "run", "report", "tune", "data", "completion")
 # Options besides those of the experiment's configuration: those that take a value, and those that do not.
 SETTINGS = {
     "run": ("--preset", "--seeds", "--out", "--tracker"),
-    "tune": ("--preset", "--trials", "--batch", "--storage", "--study"),
+    "tune": ("--preset", "--trials", "--batch", "--storage", "--study", "--scatter", "--least", "--figure"),
 }
 FLAGS = {"run": ("--help", "--resume"), "tune": ("--help",)}
 

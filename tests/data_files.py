@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import os
 import pickle
 import struct
@@ -13,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 from shrinx.data import load_miniimagenet
+from shrinx.data.miniimagenet import NAMES, SPLITS, file_name
 
 ALPHABETS = {"images_background": {"Latin": 2, "Greek": 1}, "images_evaluation": {"Tengwar": 2}}
 
@@ -73,13 +75,25 @@ CLASSES = {"train": ["n03", "n01"], "val": ["n05"], "test": ["n09", "n07"]}
 
 
 def omniglot_folder(folder: Path) -> Path:
-    """The real data if `SHRINX_DATA` has them, otherwise 46 alphabets of 20 characters of noise."""
+    """The real data if `SHRINX_DATA` has them, otherwise 46 alphabets of 27 characters of noise."""
     real = Path(os.environ.get("SHRINX_DATA", ""))
     if (real / "omniglot28.npz").exists():
         return real
-    arrays = omniglot_arrays(46 * 20)
-    alphabet = np.repeat([f"alphabet {number:02d}" for number in range(46)], 20)
+    arrays = omniglot_arrays(46 * 27)
+    alphabet = np.repeat([f"alphabet {number:02d}" for number in range(46)], 27)
     np.savez(folder / "omniglot28.npz", **{**arrays, "alphabet": alphabet})
+    return folder
+
+
+def miniimagenet_folder(folder: Path, classes: int = 5, images: int = 3) -> Path:
+    """Noise of the right shape; the first byte of every image is 10 for training, 20 for validation and 30 for test."""
+    names = {}
+    for number, split in enumerate(SPLITS, start=1):
+        pixels = np.random.default_rng(number).integers(0, 256, (classes, images, 84, 84, 3), np.uint8)
+        pixels[:, :, 0, 0, 0] = 10 * number
+        np.save(folder / file_name(split), pixels)
+        names[split] = [f"n{number}{row}" for row in range(classes)]
+    (folder / NAMES).write_text(json.dumps(names))
     return folder
 
 

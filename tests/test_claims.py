@@ -201,3 +201,31 @@ def test_within_a_factor():
 
 def test_misses_name_claims():
     assert {name.partition("[")[0] for name in MISSED} <= {name for name in globals() if name.startswith("test_")}
+
+
+# Few-shot Omniglot
+
+OMNIGLOT = {
+    reference.algorithms[0]: reference.paper
+    for reference in load_paper(RESULTS / "paper.toml").references
+    if reference.experiment == "omniglot"
+}
+
+
+@pytest.mark.parametrize("algorithm", OMNIGLOT)
+def test_omniglot_accuracy_is_the_papers(algorithm):
+    """Or better, or less than half a point below it."""
+    assert load("omniglot", f"paper-{algorithm}").scores["all"].mean >= OMNIGLOT[algorithm] - 0.005
+
+
+@pytest.mark.parametrize("algorithm", SIGMA)
+def test_omniglot_task_specific_module_is_in_the_last_two_layers(algorithm):
+    variances = load("omniglot", f"paper-{algorithm}").variances
+    assert max(variances, key=lambda name: variances[name]) in ("conv3", "norm3", "output")
+
+
+@pytest.mark.parametrize("algorithm", SIGMA)
+def test_omniglot_selected_modules_are_as_good_as_all(algorithm):
+    """Within a point."""
+    scores = load("omniglot", f"paper-{algorithm}").scores
+    assert scores["selected"].mean >= scores["all"].mean - 0.01

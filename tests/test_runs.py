@@ -1,6 +1,7 @@
 """Runs: the command line, the folder, interruption and resumption."""
 
 import dataclasses
+import functools
 import json
 import os
 import random
@@ -13,10 +14,11 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from data_files import omniglot_folder
+from data_files import miniimagenet_folder, omniglot_folder
 
 from shrinx.cli import main
 from shrinx.experiments import EXPERIMENTS, find_experiment
+from shrinx.models.conv import ConvNet
 from shrinx.runs import checkpoint
 from shrinx.runs.errors import UserError
 from shrinx.runs.folder import Request, RunFolder, read_metrics
@@ -26,11 +28,19 @@ from shrinx.runs.statistics import half_width, summarise
 TOY = ["--num-updates", "4", "--inner-steps", "3", "--adapt-steps", "2"]
 TOY += ["--num-test-tasks", "3", "--tasks-per-update", "2"]
 # Convolutions are slow without the optimisations of the compiler, which the tests turn off.
-SMALL = {"aug-omniglot": ["--num-filters", "2", "--query-batch-size", "4", "--batch-size", "4"]}
+FEW_SHOT = ["--num-filters", "2", "--queries", "1", "--train-shots", "2"]
+SMALL = {
+    "aug-omniglot": ["--num-filters", "2", "--query-batch-size", "4", "--batch-size", "4"],
+    "omniglot": FEW_SHOT,
+    "miniimagenet": [*FEW_SHOT, "--adapt-steps", "1", "--num-test-tasks", "2"],
+}
+FOLDERS = {"aug-omniglot": omniglot_folder, "omniglot": omniglot_folder, "miniimagenet": miniimagenet_folder}
+# On its larger images miniImageNet repeats what Omniglot does; one algorithm will do.
+ALGORITHMS = {name: find_experiment(name).algorithms for name in EXPERIMENTS} | {"miniimagenet": ("sigma-reptile",)}
 PAIRS = [
     pytest.param(name, algorithm, marks=[pytest.mark.slow] if name in SMALL else [])
     for name in EXPERIMENTS
-    for algorithm in find_experiment(name).algorithms
+    for algorithm in ALGORITHMS[name]
 ]
 
 
@@ -52,7 +62,11 @@ def run(out: Path, *more: str, experiment: str = "sinusoid", algorithm: str = "s
 
 @pytest.mark.parametrize(("experiment", "algorithm"), PAIRS)
 def test_every_experiment_and_algorithm_runs(tmp_path, capsys, monkeypatch, experiment, algorithm):
-    monkeypatch.setenv("SHRINX_DATA", str(omniglot_folder(tmp_path)))
+    if experiment in FOLDERS:
+        monkeypatch.setenv("SHRINX_DATA", str(FOLDERS[experiment](tmp_path)))
+    if experiment in ("omniglot", "miniimagenet"):
+        # One block of convolution instead of four, which would take most of a minute to compile.
+        monkeypatch.setattr(find_experiment(experiment).module, "ConvNet", functools.partial(ConvNet, num_blocks=1))
     assert run(tmp_path / "run", "--seeds", "2", experiment=experiment, algorithm=algorithm) == 0
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["experiment"], result["algorithm"], result["preset"]) == (experiment, algorithm, "quick")
@@ -267,3 +281,6 @@ def test_a_study_is_shared_through_its_storage(tmp_path, capsys, algorithm):
     study = optuna.load_study(study_name=f"sinusoid-{algorithm}", storage=storage)
     assert len(study.trials) == 6
     assert {"mean_rate", "variance", "inner_rate"} <= set(study.best_params)
+    for trial in study.trials:
+        assert set(trial.user_attrs["variances"]) == {"w0", "b0", "w1", "b1", "w2", "b2"}
+        assert all(variance > 0 for variance in trial.user_attrs["variances"].values())

@@ -12,6 +12,8 @@ EXPERIMENTS = {
         "aug_omniglot",
         "the 20 characters of an alphabet, scaled, shifted and turned, in 100 steps",
     ),
+    "omniglot": ("omniglot", "five characters, one drawing of each: standard few-shot Omniglot"),
+    "miniimagenet": ("miniimagenet", "five kinds of things, one photograph of each"),
     "normal": ("normal", "one parameter per task, in closed form: which estimators of the prior exist, and where"),
     "linear": ("linear", "two groups of parameters seen through a linear map: learned rates against learned variances"),
     "swirl": ("swirl", "the same through a swirl, where adaptation takes a thousand steps"),

@@ -66,6 +66,8 @@ class Setup:
     subsets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Further sets of modules to score, besides all, each alone, and the selected ones."""
     chunk: int = 500
+    test_chunk: int | None = None
+    """So many held-out tasks are adapted at a time, to save memory; all by default."""
     extras: Callable[["Outcome"], dict[str, Any]] | None = None
     """What the experiment itself adds to the result: figures, example predictions."""
 
@@ -276,6 +278,7 @@ def _curves(setup: Setup, steps: list[int]) -> Callable[..., Array]:
             key=adapt_key,
             sample=setup.learner.sample,
             metric_fn=setup.metric_fn,
+            chunk_size=setup.test_chunk,
             steps=steps,
         )
 

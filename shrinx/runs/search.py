@@ -78,6 +78,7 @@ def score_trials(
             sample=setup.learner.sample,
             trainable=members,
             metric_fn=setup.metric_fn,
+            chunk_size=setup.test_chunk,
         )
         return jnp.mean(scores)
 

@@ -8,10 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 
 from .errors import UserError
 from .search import score_trials
+from .statistics import finite
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ def tune(
 ) -> Any:
     """Add `num_trials` finished trials to the study `name` and return it.
 
+    Every trial keeps the variances it learned, by module, in its attribute `variances`.
+
     **Arguments:** `module`, the experiment's module; `base`, the configuration the trials start from; `space`, the
     fields that vary; `storage`, an Optuna storage address; `batch`, trials trained together under vmap.
     """
@@ -43,7 +47,9 @@ def tune(
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = optuna.samplers.RandomSampler(seed=seed)
-    direction = "minimize" if module.setup(base).lower_is_better else "maximize"
+    setup = module.setup(base)
+    direction = "minimize" if setup.lower_is_better else "maximize"
+    names = jax.eval_shape(setup.init, jax.random.key(seed)).modules.names
     study = optuna.create_study(
         study_name=name, storage=storage, sampler=sampler, direction=direction, load_if_exists=True
     )
@@ -58,9 +64,11 @@ def tune(
             field: np.asarray([trial.suggest_float(field, bounds.low, bounds.high, log=True) for trial in trials])
             for field, bounds in space.items()
         }
-        scores = score_trials(module.setup, base, columns, seed=seed)["all"]
-        for trial, score in zip(trials, scores, strict=True):
+        found = score_trials(module.setup, base, columns, seed=seed)
+        variances = np.exp(found["log_variance"].astype(np.float64))
+        for trial, score, learned in zip(trials, found["all"], variances, strict=True):
             if np.isfinite(score):
+                trial.set_user_attr("variances", dict(zip(names, map(finite, learned.tolist()), strict=True)))
                 study.tell(trial, float(score))
             else:
                 study.tell(trial, state=optuna.trial.TrialState.FAIL)

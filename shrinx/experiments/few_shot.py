@@ -1,0 +1,96 @@
+"""Few-shot image classification: what the experiments `omniglot` and `miniimagenet` share.
+
+A task is a handful of classes nobody has seen and one image of each. Batch norm has no memory: the query images of a
+task are classified as one batch, in training and test alike, as by MAML.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+
+from .._modules import by_label, by_layer
+from .._prior import Prior
+from ..models.conv import ConvNet
+from ..runs.meta import Setup, TaskSource
+from ..runs.tune import Range
+from ..tasks.images import Rows, sample_rows
+from .algorithms import PLAIN, SIGMA, LearnerConfig, make_learner
+
+ALGORITHMS = (*SIGMA, *PLAIN)
+PRESETS = ("quick", "paper")
+
+
+@dataclass(frozen=True)
+class Config(LearnerConfig):
+    ways: int = 5
+    """Classes of a task."""
+    shots: int = 1
+    """Images of a class that a held-out task is adapted to."""
+    train_shots: int = 1
+    """The same in meta-training, where Reptile needs more than one to see what generalises."""
+    queries: int = 15
+    """Images of a class that adapted parameters are judged by."""
+    batch_size: int = 5
+    """Images in a step of adaptation; all there are if they are fewer."""
+    num_filters: int = 64
+    """Filters of each convolution."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """What convolutions are computed in."""
+    shared_variance: bool = False
+    """One variance for all modules: the paper's ablation."""
+    data_dir: str | None = None
+    """Where the data are; the folder SHRINX_DATA by default."""
+
+
+def search_space(paper: Config) -> dict[str, Range]:
+    """What `tune` varies: the numbers the algorithm has, from a third to three times the paper's."""
+    fields = ["mean_rate", "inner_rate"]
+    if paper.algorithm in SIGMA:
+        fields += ["variance_rate", "variance"]
+    if paper.algorithm.endswith("imaml"):
+        fields += ["damping"]
+    return {field: Range(getattr(paper, field) / 3, getattr(paper, field) * 3) for field in fields}
+
+
+def setup(
+    config: Config,
+    network: ConvNet,
+    episodes: Callable[..., TaskSource],
+    *,
+    split: Callable[[int], Any] | None = None,
+    test_chunk: int,
+) -> Setup:
+    """Everything but the data.
+
+    **Arguments:** `episodes(part, **counts)` is the source of tasks of a part of the data, "train", "validation" or
+    "test", its `counts` those of `sample_episodes`; `split`, `test_chunk`: see `Setup`.
+    """
+
+    def init(key: jax.Array) -> Prior:
+        params = network.init(key)
+        modules = by_label(params, lambda path: "all") if config.shared_variance else by_layer(params)
+        return Prior.create(params, modules=modules, variance=config.variance)
+
+    def sample(key: jax.Array, data: Rows) -> Rows:
+        return data if len(data[1]) <= config.batch_size else sample_rows(key, data, size=config.batch_size)
+
+    counts = {"ways": config.ways, "queries": config.queries}
+    held_out = {"num_tasks": config.num_test_tasks, "shots": config.shots, **counts}
+    return Setup(
+        learner=make_learner(config, sample=sample),
+        loss_fn=network.cross_entropy,
+        init=init,
+        train_tasks=episodes("train", num_tasks=config.tasks_per_update, shots=config.train_shots, **counts),
+        test_tasks=episodes("test", **held_out),
+        validation_tasks=episodes("validation", **held_out),
+        split=split,
+        num_updates=config.num_updates,
+        adapt_steps=config.adapt_steps,
+        metric_name="accuracy",
+        metric_fn=network.accuracy,
+        lower_is_better=False,
+        chunk=100,
+        test_chunk=test_chunk,
+    )
