@@ -32,6 +32,8 @@ class LearnerConfig:
     """Meta-optimiser of the mean: adam or sgd."""
     mean_rate: float = 1e-3
     """Its learning rate."""
+    mean_epsilon: float = 1e-8
+    """Adam's ε for the mean: gradients below it move the mean by less than the rate."""
     variance_rate: float = 1e-2
     """Adam's learning rate for the log-variances (for Meta-SGD: for the step sizes)."""
     decay: float = 0.0
@@ -79,7 +81,9 @@ def make_learner(
             return peak
         return optax.linear_schedule(peak, 0.0, falling, transition_begin=config.num_updates - falling)
 
-    optimiser = {"adam": optax.adam, "sgd": optax.sgd}[config.mean_optimiser](rate(config.mean_rate))
+    mean_rate = rate(config.mean_rate)
+    adaptive = config.mean_optimiser == "adam"
+    optimiser = optax.adam(mean_rate, eps=config.mean_epsilon) if adaptive else optax.sgd(mean_rate)
     solver = make_solver(config)
     common: dict[str, Any] = {
         "num_steps": config.inner_steps,
