@@ -1,10 +1,12 @@
-"""The command line: list, run, report, tune, data.
+"""The command line: list, run, report, tune, data, bank, adapt.
 
 shrinx list
 shrinx run sinusoid --preset quick --algorithm sigma-reptile --seeds 2 --out runs/demo
 shrinx run sinusoid --preset quick --algorithm sigma-reptile --seeds 2 --out runs/demo --resume
 shrinx report runs/demo
 shrinx data list
+shrinx bank create voices --run runs/demo
+shrinx adapt --base voices --task alice --data alice.npz
 """
 
 import argparse
@@ -14,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from .cli_bank import run_adapt, run_bank
 from .cli_data import run_data
 from .runs.errors import UserError
 
@@ -24,6 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     """The entry point `shrinx`; returns the exit code: 0 done, 1 interrupted by an error, 2 wrong usage, 130 Ctrl-C."""
     arguments = sys.argv[1:] if arguments is None else arguments
     commands = {"list": _list, "run": _run, "report": _report, "tune": _tune, "data": run_data}
+    commands |= {"bank": run_bank, "adapt": run_adapt}
     parser = argparse.ArgumentParser(
         prog="shrinx", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -26,7 +26,7 @@ WINDOW = 100
 """Steps between two looks at the objective."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TaskReport:
     """How adaptation went, one entry per task.
 
@@ -136,8 +136,8 @@ def _store(bank: Bank, names: tuple[str, ...], result: _Result) -> None:
     failed = [name for name, failure in zip(names, result.failed, strict=True) if failure]
     if failed:
         raise BankError(
-            f"Adaptation met a loss or gradient that is not finite for {failed}, which were not stored "
-            f"({len(names) - len(failed)} others were): look at their data, or lower the solver's learning rate."
+            f"Adaptation met a loss or gradient that is not finite for {failed}: not stored (the other "
+            f"{len(names) - len(failed)} tasks are). Look at the data, or lower the solver's learning rate."
         )
 
 

@@ -37,7 +37,7 @@ class TaskInfo(NamedTuple):
     has_posterior: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Bank:
     """A folder of adapted tasks: the shared model once, and for every task its task-specific modules only.
 
@@ -98,6 +98,7 @@ class Bank:
         """
         path = Path(path)
         check_prior(prior)
+        check_at_least("cache", cache, 1)
         check_compression(compression)
         selected = tuple(prior.modules.names[i] for i in prior.modules.indices(module_names(selection) or ()))
         part, _ = prior.restrict(selected)
@@ -289,7 +290,7 @@ class Bank:
         moved = [
             path
             for path, leaf, shared in zip(self._base.modules.paths, leaves, expected, strict=True)
-            if not np.array_equal(np.asarray(leaf), np.asarray(shared))
+            if not np.array_equal(np.asarray(leaf), np.asarray(shared), equal_nan=True)
         ]
         if moved:
             raise BankError(

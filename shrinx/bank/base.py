@@ -30,7 +30,7 @@ BASE = "base.safetensors"
 INDEX = "index.json"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Base:
     """The shared model, opened. Trees are flat here: one array per leaf, in the order of `modules.paths`."""
 

@@ -48,7 +48,7 @@ class _Place:
     error: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pack:
     """A pack, opened. Reading a task reads its rows only."""
 

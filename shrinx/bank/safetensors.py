@@ -56,7 +56,7 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mappi
     return digest
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TensorFile:
     """An opened file. Arrays are views of its bytes, read from the disk when somebody looks at them."""
 

@@ -21,15 +21,15 @@ FOLDER = "tasks"
 PACK = "packed.safetensors"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Store:
     """The tasks of the bank in `path`, whose base has the digest `base`."""
 
     path: Path
     base: str
     # Which task a file holds never changes, since the file's name is a digest of the task's.
-    _known: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
-    _packs: dict[tuple[int, ...], Pack] = field(default_factory=dict, compare=False, repr=False)
+    _known: dict[str, str] = field(default_factory=dict, repr=False)
+    _packs: dict[tuple[int, ...], Pack] = field(default_factory=dict, repr=False)
 
     @property
     def folder(self) -> Path:
@@ -127,9 +127,12 @@ class Store:
         """The task in a file; `None` for a file that is damaged, as `verify` will say, or was removed meanwhile."""
         if path.name not in self._known:
             try:
-                self._known[path.name] = TensorFile.open(path, mapped=True).metadata["task"]
-            except (FileNotFoundError, DamagedError, KeyError):
+                name = TensorFile.open(path, mapped=True).metadata.get("task", "")
+            except (FileNotFoundError, DamagedError):
                 return None
+            if path.name != file_name(name):
+                return None
+            self._known[path.name] = name
         return self._known[path.name]
 
     def _packed(self) -> tuple[str, ...]:

@@ -24,6 +24,8 @@ class Damage:
 
 def verify(path: Path) -> tuple[Damage, ...]:
     """Read every file of the bank in `path`, and name those that are damaged or do not belong there."""
+    if not (path / BASE).exists():
+        read_index(path)  # An error of its own if there is no bank at all.
     damages: list[Damage] = []
 
     def attempt(file: Path, check: Callable[..., Any], *arguments: Any) -> Any:
