@@ -203,7 +203,7 @@ def test_memory_is_flat_over_ten_thousand_calls(bank, compilations):
     after = call(8000)
     assert compilations() == 0
     assert after - before < 4e6
-    assert len(bank._server._certain._place) == 8
+    assert len(bank._server._certain._place) <= 8
 
 
 def test_new_functions_for_every_call_do_not_pile_up(bank):

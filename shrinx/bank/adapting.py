@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Int, Key, PRNGKeyArray
 
 from .._check import check_at_least
 from .._prior import Prior
@@ -103,7 +103,7 @@ def adapt_task(
         raise BankError(f"Tasks are named twice: {sorted({name for name in names if names.count(name) > 1})}.")
     count = check_tasks(Task(support=data))
     if count != len(names):
-        raise BankError(f"There are {len(names)} names, and data of {count} tasks; arrays need one entry per task.")
+        raise BankError(f"There are {len(names)} names and data of {count} tasks; arrays need one entry per task.")
     prior = bank.prior
     if bank.posterior is not None:
         check_structure(bank.posterior, prior.restrict(bank.selected)[0], scale)
@@ -146,7 +146,7 @@ def _adapt_all(
     loss_fn: LossFn,
     prior: Prior,
     data: Data,
-    keys: PRNGKeyArray | None,
+    keys: Key[Array, " tasks"] | None,
     solver: AbstractSolver,
     sample: SampleFn | None,
     max_steps: int,

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from .._check import check_at_least, check_prior
 from .._modules import Modules
@@ -16,10 +15,11 @@ from .._prior import Prior
 from .._select import Selection, module_names
 from .._types import AnyTree, Params
 from .base import Base, Index, read_index, write_base, write_index
-from .delta import POSTERIOR, Compression, Part, check_compression, encode
+from .delta import POSTERIOR, Compression, check_compression
 from .errors import BankError
 from .export import check_free, write_checkpoint, write_program
-from .posterior import POSTERIORS, AbstractPosterior, Structure, check_structure
+from .posterior import AbstractPosterior, Structure, check_structure
+from .record import check_shared, make_delta
 from .serve import Server
 from .store import FOLDER, Store
 from .tree import rebuild
@@ -181,24 +181,13 @@ class Bank:
           `False` these differences are dropped.
         """
         leaves = self._base.check_leaves(params, f"parameters of {name!r}")
-        part = self._base.restriction.extract(tuple(leaves))
         if strict:
-            self._check_shared(name, leaves, part)
-        self.put_part(name, part, posterior)
+            check_shared(self._base, name, leaves)
+        self.put_part(name, self._base.restriction.extract(tuple(leaves)), posterior)
 
     def put_part(self, name: str, part: Any, posterior: AbstractPosterior | None = None) -> None:
         """`put` for the task-specific modules alone, as `prior.restrict(bank.selected)` cuts them out."""
-        values: Part = tuple(np.asarray(array) for array in part)
-        if not all(np.isfinite(value.astype(np.float64)).all() for value in values):
-            raise BankError(f"The parameters of {name!r} are not finite: its adaptation has diverged.")
-        delta = encode(self._base.restriction.part.paths, values, self._base.part, self._index.compression)
-        if posterior is not None:
-            if not isinstance(posterior, POSTERIORS.get(str(self.posterior), ())):
-                raise BankError(
-                    f"The bank keeps {self.posterior or 'no'} posteriors, got a {type(posterior).__name__}."
-                )
-            delta.tensors[POSTERIOR] = np.asarray(posterior.array)
-        self._store.write(name, delta)
+        self._store.write(name, make_delta(self._base, self._index, name, part, posterior))
 
     def params(self, name: str) -> Params:
         """All parameters of a task: the shared ones and its own."""
@@ -284,16 +273,3 @@ class Bank:
         values = self._base.values(name, self._store.read(name))
         merged = self._base.restriction.merge(tuple(map(jax.numpy.asarray, values)), self._base.prior.mean)
         return list(merged)
-
-    def _check_shared(self, name: str, leaves: list[Any], part: Any) -> None:
-        expected = self._base.restriction.merge(part, self._base.prior.mean)
-        moved = [
-            path
-            for path, leaf, shared in zip(self._base.modules.paths, leaves, expected, strict=True)
-            if not np.array_equal(np.asarray(leaf), np.asarray(shared), equal_nan=True)
-        ]
-        if moved:
-            raise BankError(
-                f"The parameters of {name!r} differ from the base in {moved}, outside the task-specific modules "
-                f"{list(self.selected)}: adapt with `trainable=bank.selected`, or drop it with `strict=False`."
-            )

@@ -11,6 +11,7 @@ is `scale`: what `loss_fn` must be multiplied by to be the negative log-likeliho
 
 import abc
 from collections.abc import Callable, Iterable
+from statistics import NormalDist
 from typing import Literal, TypeAlias, get_args
 
 import equinox as eqx
@@ -175,28 +176,29 @@ def unit_vector(index: Array, like: Array) -> Array:
     return jnp.zeros_like(like).at[index].set(1)
 
 
-def calibration(errors: ArrayLike, deviations: ArrayLike, noise: float) -> float:
-    r"""How much narrower the posterior should be, judged on tasks whose truth is known.
+def calibration(errors: ArrayLike, deviations: ArrayLike, noise: float, *, level: float = 0.95) -> float:
+    r"""How much narrower intervals should be for a share `level` of the truth to lie within, judged on known tasks.
 
     The variances learned across tasks are those that serve point predictions best, which are often larger than the
-    spread of the tasks; intervals then are too wide. One factor k mends most of it: the one with the largest
-    likelihood of the errors under $\mathcal{N}(0, d^2/k + \nu^2)$. Multiply `scale` by it.
+    spread of the tasks; intervals then are too wide. One factor k mends it: with the quantile z of the normal
+    distribution (1.96), an error lies in the interval of $d^2/k + \nu^2$ as long as $k \le d^2 / (e^2/z^2 - \nu^2)$,
+    and k is such that this holds for the share `level` of the errors. Multiply `scale` by it.
 
     **Arguments:** `errors`, targets minus predictions at points nobody adapted to; `deviations`, what
     `predict(..., uncertainty=True)` said there; `noise`, ν, the standard deviation of the targets' noise.
 
     >>> import jax.numpy as jnp
-    >>> errors, deviations = jnp.array([1.0, -1.0, 1.0, -1.0]), jnp.full(4, 10.0)
-    >>> round(calibration(errors, deviations, 0.0))
-    100
+    >>> errors, deviations = jnp.linspace(-1.96, 1.96, 1001), jnp.full(1001, 10.0)
+    >>> round(calibration(errors, deviations, 0.0, level=0.95))
+    111
     """
     e, d = np.asarray(errors, np.float64), np.asarray(deviations, np.float64)
     if e.shape != d.shape or not e.size:
         raise ValueError(f"`errors` and `deviations` must have one shape, got {e.shape} and {d.shape}.")
-    factors = np.logspace(-4, 6, 1001)
-
-    def loss(factor: float) -> float:
-        variance = np.square(d) / factor + noise**2
-        return float(np.mean(np.square(e) / variance + np.log(variance)))
-
-    return float(min(factors, key=loss))
+    if not 0 < level < 1:
+        raise ValueError(f"`level` must be between 0 and 1, got {level}.")
+    z = NormalDist().inv_cdf(0.5 + level / 2)
+    excess = np.square(e / z) - noise**2
+    # At most a million: where the noise alone covers an error, any factor would do.
+    limits = np.square(d) / np.maximum(excess, 1e-6 * np.square(d) + 1e-300)
+    return float(np.quantile(limits, 1 - level))

@@ -5,7 +5,6 @@ predictor, never constants in it, so that no mix of tasks compiles anything anew
 """
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,61 +29,75 @@ class Residents:
         self._store = store
         self._load = load
         self._capacity = capacity
-        self._size = 0
-        self._stack: Any = None
-        self._place: OrderedDict[str, tuple[int, Any]] = OrderedDict()
-        self._free: list[int] = []
         self._changed: tuple[int, int] | None = None
+        self._calls = 0
+        self._clear(0)
+
+    def _clear(self, size: int) -> None:
+        self._stack: Any = None
+        self._place: dict[str, int] = {}
+        self._tenant: list[str | None] = [None] * size
+        self._signature: list[Any] = [None] * size
+        self._last_call = np.zeros(size, np.int64)
 
     def positions(self, names: Sequence[str]) -> tuple[Any, np.ndarray]:
         """The stack, and for every name its row there. Reads the files of tasks that are not at hand, and no others."""
-        wanted = dict.fromkeys(names)
+        self._forget_what_changed()
+        try:
+            positions = self._look_up(names)
+        except KeyError:
+            self._bring(list(dict.fromkeys(names)))
+            positions = self._look_up(names)
+        self._calls += 1
+        self._last_call[positions] = self._calls
+        return self._stack, positions
+
+    def _look_up(self, names: Sequence[str]) -> np.ndarray:
+        return np.fromiter(map(self._place.__getitem__, names), np.int32, len(names))
+
+    def _bring(self, wanted: list[str]) -> None:
         if len(wanted) > self._capacity:
             raise BankError(
                 f"The batch has {len(wanted):,} different tasks, and {self._capacity:,} are kept at hand: make it "
                 f"smaller, or open the bank with `cache={_power_of_two(len(wanted))}`."
             )
-        self._forget_what_changed()
-        for name in wanted:
-            if name in self._place:
-                self._place.move_to_end(name)
         missing = [name for name in wanted if name not in self._place]
-        if missing:
-            # Signatures first: if a task is written anew while it is read, the next call reads it again.
-            signatures = [self._store.signature(name) for name in missing]
-            rows = [self._load(name) for name in missing]
-            if len(wanted) > self._size:
-                return self._grow(rows[0], names)
-            self._add(missing, signatures, rows)
-        return self._stack, np.fromiter((self._place[name][0] for name in names), np.int32, len(names))
-
-    def _add(self, names: list[str], signatures: list[Any], rows: list[Any]) -> None:
-        places = []
-        for name, signature in zip(names, signatures, strict=True):
-            # The front of the queue is nobody of this batch: those were moved to its end.
-            place = self._free.pop() if self._free else self._place.popitem(last=False)[1][0]
-            self._place[name] = (place, signature)
-            places.append(place)
+        # Signatures first: if a task is written anew while it is read, the next call reads it again.
+        signatures = [self._store.signature(name) for name in missing]
+        rows = [self._load(name) for name in missing]
+        if len(wanted) > len(self._tenant):
+            self._grow(len(wanted), rows[0])
+            return self._bring(wanted)
+        last_call = self._last_call.copy()
+        last_call[[self._place[name] for name in wanted if name in self._place]] = self._calls + 1
+        places = np.argsort(last_call, kind="stable")[: len(missing)].astype(np.int32)
+        for place, name, signature in zip(places.tolist(), missing, signatures, strict=True):
+            self._evict(place)
+            self._tenant[place], self._signature[place], self._place[name] = name, signature, place
+        # Repeats of the last, so that there is one program for all numbers up to a power of two.
         padding = _power_of_two(len(rows)) - len(rows)
-        rows, places = rows + rows[-1:] * padding, places + places[-1:] * padding
-        self._stack = _write(self._stack, np.asarray(places, np.int32), jax.tree.map(lambda *a: np.stack(a), *rows))
+        padded = jax.tree.map(lambda *arrays: np.stack(arrays), *rows, *rows[-1:] * padding)
+        self._stack = _write(self._stack, np.append(places, places[-1:].repeat(padding)), padded)
 
-    def _grow(self, row: Any, names: Sequence[str]) -> tuple[Any, np.ndarray]:
-        """Start again with room for this batch and, within the limit, for all tasks there are."""
-        self._size = min(self._capacity, _power_of_two(max(len(set(names)), self._store.count(), 2 * self._size)))
-        self._stack = jax.tree.map(lambda a: jnp.zeros((self._size, *a.shape), a.dtype), row)
-        self._place.clear()
-        self._free = list(range(self._size))
-        return self.positions(names)
+    def _grow(self, needed: int, row: Any) -> None:
+        """Start again with room for a batch and, within the limit, for all tasks there are."""
+        size = _power_of_two(max(needed, self._store.count(), 2 * len(self._tenant)))
+        self._clear(min(self._capacity, size))
+        self._stack = jax.tree.map(lambda a: jnp.zeros((len(self._tenant), *a.shape), a.dtype), row)
+
+    def _evict(self, place: int) -> None:
+        name = self._tenant[place]
+        if name is not None:
+            del self._place[name]
+        self._tenant[place], self._last_call[place] = None, 0
 
     def _forget_what_changed(self) -> None:
         changed = self._store.changed()
         if changed == self._changed:
             return
-        for name, (place, signature) in list(self._place.items()):
-            if self._store.signature(name) != signature:
-                del self._place[name]
-                self._free.append(place)
+        for name, place in list(self._place.items()):
+            if self._store.signature(name) != self._signature[place]:
+                self._evict(place)
         settled = time.time_ns() - max(changed) > _SETTLED
         self._changed = changed if settled else None
 
