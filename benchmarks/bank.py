@@ -39,7 +39,7 @@ def serving(width: int, repeats: int) -> None:
         for name in names:
             bank.put_part(name, [generator.normal(size=shape).astype(np.float32) for shape in (width, (1, width))])
         bank.pack()
-        x = generator.normal(size=(ROWS, 1, 1)).astype(np.float32)
+        x = generator.normal(size=(ROWS, 1)).astype(np.float32)
         plain = jax.jit(mlp.apply)
         each = [bank.params(name) for name in names]
         time.sleep(2.5)  # The files are older than the clock's ticks now, as they are in service.
@@ -47,12 +47,12 @@ def serving(width: int, repeats: int) -> None:
             {
                 "256 tasks, one call": lambda: bank.predict(mlp.apply, names, x),
                 "one task, one call": lambda: bank.predict(mlp.apply, names[:1] * ROWS, x),
-                "one task, apply without a bank": lambda: np.asarray(plain(each[0], x[:, 0])),
+                "one task, apply without a bank": lambda: np.asarray(plain(each[0], x)),
                 "256 calls of predict": lambda: [
                     bank.predict(mlp.apply, [name], x[row : row + 1]) for row, name in enumerate(names)
                 ],
                 "256 calls of apply without a bank": lambda: [
-                    np.asarray(plain(one, x[row])) for row, one in enumerate(each)
+                    np.asarray(plain(one, x[row : row + 1])) for row, one in enumerate(each)
                 ],
             },
             repeats,

@@ -81,7 +81,7 @@ def stopping(folder: Path, prior: sx.Prior, chosen: sx.Selection, noise: float) 
     names = [f"task{number}" for number in range(200)]
     bank = sx.Bank.create(folder / "stopping", prior, chosen)
     report = sx.adapt_task(bank, mlp.squared_error, names, tasks.support, SOLVER)
-    error = np.mean((bank.predict(mlp.apply, names, tasks.query[0]) - tasks.query[1]) ** 2)
+    error = np.mean((bank.predict(mlp.apply, names, tasks.query[0], points=True) - tasks.query[1]) ** 2)
     options = {"num_steps": 10_000, "chunk_size": 50}
     with_prior = sx.adaptation_curve(mlp.squared_error, prior, tasks, SOLVER, trainable=chosen, **options).mean(0)
     free = sx.Prior.create(prior.mean, modules=prior.modules, variance=jnp.inf)
@@ -98,14 +98,14 @@ def compression(folder: Path, prior: sx.Prior, chosen: sx.Selection, noise: floa
     tasks = sample(jax.random.key(3), 200, noise, 100)
     names = [f"task{number}" for number in range(200)]
     exact = sx.Bank.open(folder / "stopping")
-    reference = exact.predict(mlp.apply, names, tasks.query[0])
+    reference = exact.predict(mlp.apply, names, tasks.query[0], points=True)
     print("\nCompression: bytes a task, relative error of the differences, of the predictions")
     for kind in (None, "float16", "bfloat16", "int8"):
         bank = sx.Bank.create(folder / f"as-{kind}", prior, chosen, compression=kind)
         for name in names:
             bank.put(name, exact.params(name))
         lost = np.median([bank.info(name).error for name in names])
-        outputs = bank.predict(mlp.apply, names, tasks.query[0])
+        outputs = bank.predict(mlp.apply, names, tasks.query[0], points=True)
         error = np.sqrt(np.mean((outputs - reference) ** 2) / np.mean(reference**2))
         print(f"  {kind or 'exact':10s} {bank.info(names[0]).size:4d} {lost:8.1e} {error:8.1e}")
 
@@ -120,7 +120,7 @@ def intervals(folder: Path, prior: sx.Prior, chosen: sx.Selection, noise: float)
             bank = sx.Bank.create(folder / f"{structure} {label}", prior, chosen, posterior=structure)
             tasks = sample(jax.random.key(seed), 200, noise, 50)
             sx.adapt_task(bank, mlp.squared_error, names, tasks.support, SOLVER, scale=scale, chunk_size=50)
-            mean, deviation = bank.predict(mlp.apply, names, tasks.query[0], uncertainty=True)
+            mean, deviation = bank.predict(mlp.apply, names, tasks.query[0], points=True, uncertainty=True)
             errors, spread = np.asarray(tasks.query[1]) - mean, 1.96 * np.sqrt(deviation**2 + noise**2)
             print(f"  {structure:8s} {label:12s} {np.mean(np.abs(errors) < spread):6.1%}  ± {spread.mean():.2f}")
             return calibration(errors, deviation, noise)

@@ -367,7 +367,7 @@ def test_one_task_is_read_without_the_others(bank, prior):
             file.write_bytes(b"not even a header")
     again = sx.Bank.open(bank.path)
     assert_same(again.params("bob"), moved(prior, SELECTED, 1.0))
-    again.predict(mlp.apply, ["bob"], jnp.ones((1, 1, 1)))
+    again.predict(mlp.apply, ["bob"], jnp.ones((1, 1)))
 
 
 def test_nothing_is_unpickled(bank, prior, monkeypatch):
@@ -481,7 +481,7 @@ def test_an_export_replaces_nothing_unasked(bank, prior, tmp_path):
     bank.put("alice", prior.mean)
     path = tmp_path / "alice.safetensors"
     path.write_text("precious")
-    for call in (bank.export, lambda name, path: bank.export_predictor(mlp.apply, jnp.ones((1, 1, 1)), path)):
+    for call in (bank.export, lambda name, path: bank.export_predictor(mlp.apply, jnp.ones((1, 1)), path)):
         with pytest.raises(BankError, match="is there already; name another file, or pass `replace=True`"):
             call("alice", path)
     assert path.read_text() == "precious"

@@ -238,8 +238,8 @@ def test_intervals_of_a_linear_model_are_exact(tmp_path):
         sx.adapt_task(bank, line_loss, names, tasks.support, sx.ProximalGD(3e-3), tolerance=1e-6)
         again = sx.Bank.open(bank.path)
         again.pack()
-        prediction = again.predict(line, names, x, uncertainty=True)
-        np.testing.assert_allclose(prediction.mean, again.predict(line, names, x), rtol=1e-6)
+        prediction = again.predict(line, names, x, points=True, uncertainty=True)
+        np.testing.assert_allclose(prediction.mean, again.predict(line, names, x, points=True), rtol=1e-6)
         assert again.info("task007").has_posterior
         spread = np.sqrt(prediction.deviation**2 + NOISE**2)
         coverage[structure] = np.mean(np.abs(np.asarray(y) - prediction.mean) < 1.96 * spread)
@@ -388,7 +388,7 @@ def test_no_early_stopping_is_needed(learned, tmp_path):
     report = sx.adapt_task(bank, mlp.squared_error, names_of(50), tasks.support, solver, max_steps=3000)
     assert report.converged.mean() > 0.9
     x, y = tasks.query
-    error = np.mean((bank.predict(mlp.apply, names_of(50), x) - y) ** 2)
+    error = np.mean((bank.predict(mlp.apply, names_of(50), x, points=True) - y) ** 2)
     curve = sx.adaptation_curve(mlp.squared_error, learned, tasks, solver, num_steps=1000, trainable=chosen)
     best = float(jnp.min(jnp.mean(curve, axis=0)))
     assert error < 1.25 * best
@@ -405,7 +405,7 @@ def test_coverage_on_held_out_sinusoids(learned, tmp_path, structure, record_pro
         bank = sx.Bank.create(tmp_path / folder, learned, ("b0", "w0"), posterior=structure)
         tasks = noisy_sinusoids(key, 50, SINUSOID_NOISE, num_query=50)
         sx.adapt_task(bank, mlp.squared_error, names_of(50), tasks.support, sx.ProximalGD(0.01), scale=scale)
-        prediction = bank.predict(mlp.apply, names_of(50), tasks.query[0], uncertainty=True)
+        prediction = bank.predict(mlp.apply, names_of(50), tasks.query[0], points=True, uncertainty=True)
         errors = np.asarray(tasks.query[1]) - prediction.mean
         spread = np.sqrt(prediction.deviation**2 + SINUSOID_NOISE**2)
         return np.mean(np.abs(errors) < 1.96 * spread), calibration(errors, prediction.deviation, SINUSOID_NOISE)

@@ -76,12 +76,12 @@ def equinox_model():
     params, static = eqx.partition(
         Network(eqx.nn.Linear(3, 8, key=keys[0]), eqx.nn.Linear(8, 2, key=keys[1])), eqx.is_inexact_array
     )
-    return params, lambda params, x: eqx.combine(params, static)(x)
+    return params, lambda params, x: jax.vmap(eqx.combine(params, static))(x)
 
 
 def heads():
     params = {"attention": {"w": jax.random.normal(jax.random.key(0), (8, 3))}, "out": jnp.ones((8, 2))}
-    return params, sx.by_axis(params, {"attention": 0}, groups=4), lambda p, x: p["attention"]["w"] @ x @ p["out"]
+    return params, sx.by_axis(params, {"attention": 0}, groups=4), lambda p, x: x @ p["attention"]["w"].T @ p["out"]
 
 
 MODELS = {
@@ -90,7 +90,7 @@ MODELS = {
         sx.by_leaf(sinusoid_prior(16).mean),
         mlp.apply,
         ("w0", "b0"),
-        lambda key, rows: jax.random.normal(key, (rows, 5, 1)),
+        lambda key, rows: jax.random.normal(key, (rows, 1)),
     ),
     "images with batch norm": lambda: (
         conv_net(jax.random.key(0)),
@@ -99,7 +99,7 @@ MODELS = {
         ("output", "bn1", "conv0"),
         lambda key, rows: jax.random.normal(key, (rows, 6, 8, 8)),
     ),
-    "equinox, one example a row": lambda: (
+    "equinox": lambda: (
         equinox_model()[0],
         sx.by_layer(equinox_model()[0]),
         equinox_model()[1],
@@ -114,7 +114,7 @@ MODELS = {
     "several inputs and outputs": lambda: (
         {"a": jnp.ones(2), "b": jnp.ones(2)},
         sx.by_leaf({"a": jnp.ones(2), "b": jnp.ones(2)}),
-        lambda p, x: {"sum": jnp.sum(p["a"] * x["left"]), "pair": (p["b"] + x["right"], x["left"])},
+        lambda p, x: {"sum": x["left"] @ p["a"], "pair": (p["b"][None] + x["right"], x["left"])},
         ("b",),
         lambda key, rows: {"left": jax.random.normal(key, (rows, 2)), "right": jnp.ones((rows, 2))},
     ),
@@ -132,10 +132,13 @@ def test_a_mixed_batch_equals_its_rows(model, compression, tmp_path):
     fill(bank, prior, ["dave", "carol"])
     names = ["carol", "alice", "bob", "alice", "dave", "carol", "carol"]
     inputs = draw(jax.random.key(1), len(names))
-    result = sx.Bank.open(bank.path, like=params).predict(apply, names, inputs)
+    points = model == "images with batch norm"
+    result = sx.Bank.open(bank.path, like=params).predict(apply, names, inputs, points=points)
     for row, name in enumerate(names):
-        one = apply(bank.params(name), jax.tree.map(lambda leaf, row=row: leaf[row], inputs))
-        jax.tree.map(lambda a, b, row=row: np.testing.assert_allclose(a[row], b, rtol=1e-6, atol=1e-6), result, one)
+        one = jax.tree.map(lambda leaf, row=row: leaf[row] if points else leaf[row : row + 1], inputs)
+        expected = apply(bank.params(name), one)
+        for a, b in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(a[row], b if points else b[0], rtol=1e-5, atol=1e-6)
 
 
 def test_predictions_equal_those_of_the_adapted_models(tmp_path):
@@ -146,7 +149,7 @@ def test_predictions_equal_those_of_the_adapted_models(tmp_path):
     for name, params in adapted.items():
         bank.put(name, params)
     x = jax.random.uniform(jax.random.key(0), (50, 20, 1), minval=-5.0, maxval=5.0)
-    result = sx.Bank.open(bank.path).predict(mlp.apply, list(adapted), x)
+    result = sx.Bank.open(bank.path).predict(mlp.apply, list(adapted), x, points=True)
     expected = np.stack([mlp.apply(params, x[row]) for row, params in enumerate(adapted.values())])
     scale = np.abs(expected).max()
     np.testing.assert_allclose(result / scale, expected / scale, atol=1e-6)
@@ -155,9 +158,9 @@ def test_predictions_equal_those_of_the_adapted_models(tmp_path):
 def test_shared_modules_act_on_the_whole_batch(bank):
     """In the compiled program: the shared product is one of two matrices, not one per row."""
     server = bank._server
-    program = server._program(mlp.apply, False)
+    program = server._program(mlp.apply, False, False)
     stack, positions = server._certain.positions(["task0", "task1", "task2", "task0"])
-    lowered = program.lower(bank._base.prior.mean, stack, positions, np.ones((4, 1, 1), np.float32)).as_text()
+    lowered = program.lower(bank._base.prior.mean, stack, positions, np.ones((4, 1), np.float32)).as_text()
     products = [line for line in lowered.splitlines() if "dot_general" in line]
     assert len(products) == 3
     assert sum("batching_dims" in line for line in products) == 1  # w0, gathered per row.
@@ -167,16 +170,16 @@ def test_neither_tasks_nor_their_number_compile_anything(bank, compilations):
     names = list(bank.names())
     generator = np.random.default_rng(0)
     for rows in (1, 2, 3, 8, 16):
-        bank.predict(mlp.apply, names[:rows], np.ones((rows, 3, 1), np.float32))
+        bank.predict(mlp.apply, names[:rows], np.ones((rows, 1), np.float32))
     assert compilations() <= 12  # Five predictors, and as many programs that put tasks in their places.
     for _ in range(50):
         rows = int(generator.integers(1, 17))
         chosen = generator.choice(names, rows).tolist()
-        bank.predict(mlp.apply, chosen, generator.normal(size=(rows, 3, 1)).astype(np.float32))
+        bank.predict(mlp.apply, chosen, generator.normal(size=(rows, 1)).astype(np.float32))
     assert compilations() == 0
     bank.put("task0", moved(bank.prior, SELECTED, 1.0, 99))
     bank.delete("task1")
-    bank.predict(mlp.apply, ["task0", "task2"], np.ones((2, 3, 1), np.float32))
+    bank.predict(mlp.apply, ["task0", "task2"], np.ones((2, 1), np.float32))
     assert compilations() <= 1
 
 
@@ -193,7 +196,7 @@ def test_memory_is_flat_over_ten_thousand_calls(bank, compilations):
     def call(times):
         for _ in range(times):
             rows = int(generator.integers(1, 9))
-            bank.predict(mlp.apply, generator.choice(names, rows).tolist(), np.ones((rows, 1, 1), np.float32))
+            bank.predict(mlp.apply, generator.choice(names, rows).tolist(), np.ones((rows, 1), np.float32))
         gc.collect()
         return resident_bytes()
 
@@ -208,7 +211,7 @@ def test_memory_is_flat_over_ten_thousand_calls(bank, compilations):
 
 def test_new_functions_for_every_call_do_not_pile_up(bank):
     for _ in range(40):
-        bank.predict(lambda params, x: mlp.apply(params, x), ["task0"], np.ones((1, 1, 1), np.float32))
+        bank.predict(lambda params, x: mlp.apply(params, x), ["task0"], np.ones((1, 1), np.float32))
     assert len(bank._server._programs) <= 16
 
 
@@ -218,13 +221,13 @@ def test_changes_are_seen_at_once(bank, packed):
     other = sx.Bank.open(bank.path)
     if packed:
         other.pack()
-    x = jnp.ones((1, 1, 1))
+    x = jnp.ones((1, 1))
 
     def output():
-        return float(bank.predict(mlp.apply, ["task0"], x)[0, 0, 0])
+        return float(bank.predict(mlp.apply, ["task0"], x)[0, 0])
 
     def expected(seed):
-        return pytest.approx(float(mlp.apply(moved(bank.prior, SELECTED, 0.5, seed), x[0])[0, 0]), rel=1e-5)
+        return pytest.approx(float(mlp.apply(moved(bank.prior, SELECTED, 0.5, seed), x)[0, 0]), rel=1e-5)
 
     assert output() == expected(0)
     for seed in range(30, 40):
@@ -241,19 +244,19 @@ def test_changes_are_seen_at_once(bank, packed):
 
 def test_few_places_serve_many_tasks(bank):
     small = sx.Bank.open(bank.path, cache=4)
-    x = np.linspace(-1, 1, 3, dtype=np.float32).reshape(3, 1, 1)
+    x = np.linspace(-1, 1, 3, dtype=np.float32).reshape(3, 1)
     generator = np.random.default_rng(0)
     for _ in range(30):
         names = generator.choice(bank.names(), 3).tolist()
         np.testing.assert_array_equal(small.predict(mlp.apply, names, x), bank.predict(mlp.apply, names, x))
     with pytest.raises(BankError, match=r"has 5 different tasks, and 4 are kept at hand: .* `cache=8`"):
-        small.predict(mlp.apply, bank.names()[:5], np.ones((5, 1, 1)))
+        small.predict(mlp.apply, bank.names()[:5], np.ones((5, 1)))
 
 
 def test_threads_share_a_bank(bank):
     bank = sx.Bank.open(bank.path, cache=4)
-    x = np.ones((2, 1, 1), np.float32)
-    expected = {name: mlp.apply(bank.params(name), jnp.asarray(x[0])) for name in bank.names()}
+    x = np.ones((2, 1), np.float32)
+    expected = {name: mlp.apply(bank.params(name), jnp.ones((1, 1)))[0] for name in bank.names()}
     wrong = []
 
     def serve(seed):
@@ -275,36 +278,48 @@ def test_threads_share_a_bank(bank):
 @pytest.mark.parametrize(
     ("names", "inputs", "message"),
     [
-        (["nobody"], np.ones((1, 1, 1)), "There is no task 'nobody' in .*; known: 'task0', .* and 15 more"),
-        ("task0", np.ones((5, 1, 1)), "`names` must be a list with one task for every row"),
-        ([], np.ones((0, 1, 1)), "`names` must be a list"),
-        (["task0"], np.ones((2, 1, 1)), r"one row for each of the 1 named tasks, got shape \(2, 1, 1\)"),
+        (["nobody"], np.ones((1, 1)), "There is no task 'nobody' in .*; known: 'task0', .* and 15 more"),
+        ("task0", np.ones((5, 1)), "`names` must be a list with one task for every row"),
+        ([], np.ones((0, 1)), "`names` must be a list"),
+        (["task0"], np.ones((2, 1)), r"one row for each of the 1 named tasks, got shape \(2, 1\)"),
         (["task0"], np.float32(1.0), r"got shape \(\)"),
         (["task0"], {}, "got shapes none"),
-        (["../../etc"], np.ones((1, 1, 1)), "There is no task '../../etc'"),
+        (["../../etc"], np.ones((1, 1)), "There is no task '../../etc'"),
     ],
 )
 def test_batches_that_cannot_be_served(bank, names, inputs, message):
     with pytest.raises(ValueError, match=message):
         bank.predict(mlp.apply, names, inputs)
-    assert bank.predict(mlp.apply, ["task0"], np.ones((1, 1, 1))).shape == (1, 1, 1)
+    assert bank.predict(mlp.apply, ["task0"], np.ones((1, 1))).shape == (1, 1)
 
 
-def test_a_function_that_wants_a_batch_says_so(bank):
-    with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever the function raises
-        bank.predict(mlp.apply, ["task0"], np.ones((1, 1), np.float32))
-    note = caught.value.__notes__[-1]
-    assert "apply(params, inputs[i]) for every row i, here with inputs of shape (1,)" in note
-    assert "`inputs[:, None]`" in note
+@pytest.mark.parametrize(
+    ("points", "shape", "said"),
+    [
+        (False, (1, 3, 4), "as a batch of one point, here of shape (1, 3, 4); see `points` if the rows are batches"),
+        (True, (1, 4), "as a batch of points, here of shape (4,); see `points` if the rows are single points"),
+    ],
+)
+def test_a_function_that_cannot_take_a_row_says_what_it_was_given(bank, points, shape, said):
+    def picky(params, x):
+        raise TypeError("not like that")
+
+    with pytest.raises(TypeError, match="not like that") as caught:
+        bank.predict(picky, ["task0"], np.ones(shape, np.float32), points=points)
+    assert said in caught.value.__notes__[-1]
+    with pytest.raises(BankError, match=r"one output for every point; for a batch of one it gave shapes \[\(\)\]"):
+        bank.predict(lambda params, x: jnp.sum(x), ["task0"], np.ones((1, 4), np.float32))
 
 
-def test_the_exported_predictor_agrees(bank, tmp_path):
+@pytest.mark.parametrize("points", [False, True])
+def test_the_exported_predictor_agrees(bank, tmp_path, points):
     from safetensors.numpy import load_file
 
-    x = np.linspace(-1, 1, 15, dtype=np.float32).reshape(5, 3, 1)
-    bank.export_predictor(mlp.apply, x, tmp_path / "program.bin")
+    x = np.linspace(-1, 1, 15, dtype=np.float32).reshape((5, 3, 1) if points else (15, 1))
+    bank.export_predictor(mlp.apply, x, tmp_path / "program.bin", points=points)
     program = jax.export.deserialize(bytearray((tmp_path / "program.bin").read_bytes()))
     for name in ("task3", "task7"):
         bank.export(name, tmp_path / f"{name}.safetensors")
         result = program.call(load_file(tmp_path / f"{name}.safetensors"), x[:4])
-        np.testing.assert_allclose(result, bank.predict(mlp.apply, [name] * 4, x[:4]), rtol=1e-5, atol=1e-6)
+        expected = bank.predict(mlp.apply, [name] * 4, x[:4], points=points)
+        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)

@@ -57,7 +57,7 @@ class Bank:
     >>> bank.names(), bank.params("alice")["head"]
     (('alice', 'bob'), Array([5., 5., 5.], dtype=float32))
     >>> def apply(params, x):
-    ...     return jnp.dot(x @ params["body"], params["head"])
+    ...     return x @ params["body"] @ params["head"]
     >>> bank.predict(apply, ["alice", "bob", "alice"], jnp.ones((3, 2)))
     array([30.,  6., 30.], dtype=float32)
     >>> bank.verify()
@@ -219,30 +219,37 @@ class Bank:
         return verify(self.path)
 
     def predict(
-        self, apply: Callable[..., Any], names: Sequence[str], inputs: AnyTree, *, uncertainty: bool = False
+        self,
+        apply: Callable[..., Any],
+        names: Sequence[str],
+        inputs: AnyTree,
+        *,
+        points: bool = False,
+        uncertainty: bool = False,
     ) -> Any:
         """Outputs for a batch whose rows belong to different tasks, in one compiled call.
 
-        Row i of the result is `apply(bank.params(names[i]), inputs[i])`. Shared modules act on the whole batch at
-        once, the others are gathered per row. Neither other tasks nor another number of them compile anything;
+        Row i of the result is `apply(bank.params(names[i]), inputs[i:i+1])[0]`. Shared modules act on the whole batch
+        at once, the others are gathered per row. Neither other tasks nor another number of them compile anything;
         batches are padded to a power of two, so that sizes up to 1,024 compile eleven times at most.
-
-        A function that takes a batch of examples gets one per row: `inputs` of shape `[rows, points, ...]`. That is
-        what batch norm needs, since its statistics are those of the row: points of one task, and of no other.
 
         **Arguments:**
 
-        - `apply`: `apply(params, x)`. Pass the same function every time; a new lambda is compiled anew.
+        - `apply`: `apply(params, x)`, a function of a batch. Pass the same one every time; a new lambda is compiled
+          anew.
         - `names`: one task per row, in any mix.
         - `inputs`: an array or a tree of arrays, `[rows, ...]`.
-        - `uncertainty`: also give the standard deviation of every output under the task's posterior, linearised around
-          the adapted parameters. `apply` must return one array. The outputs of a classifier are its logits; under the
-          posterior its probabilities are about `softmax(mean / sqrt(1 + pi/8 * deviation**2))`.
+        - `points`: each row is a batch of its own, `[rows, points, ...]`, and row i of the result is
+          `apply(bank.params(names[i]), inputs[i])`. This is what batch norm needs when it uses the statistics of the
+          batch: they are those of the row, so of one task, and a single point has none.
+        - `uncertainty`: also give the standard deviation of every output under the task's posterior, linearised
+          around the adapted parameters. `apply` must return one array. The outputs of a classifier are its logits;
+          under the posterior its probabilities are about `softmax(mean / sqrt(1 + pi/8 * deviation**2))`.
 
         **Returns:** the outputs as numpy arrays, or with `uncertainty` a `Prediction(mean, deviation)`.
         """
         self._structure()
-        return self._server.predict(apply, names, inputs, uncertainty=uncertainty)
+        return self._server.predict(apply, names, inputs, points=points, uncertainty=uncertainty)
 
     def export(self, name: str, path: str | os.PathLike[str], *, replace: bool = False) -> None:
         """Write a task as a plain checkpoint: all parameters in one safetensors file, named by their paths."""
@@ -250,16 +257,23 @@ class Bank:
         write_checkpoint(Path(path), self._base.modules.paths, self._leaves(name), name)
 
     def export_predictor(
-        self, apply: Callable[..., Any], inputs: AnyTree, path: str | os.PathLike[str], *, replace: bool = False
+        self,
+        apply: Callable[..., Any],
+        inputs: AnyTree,
+        path: str | os.PathLike[str],
+        *,
+        points: bool = False,
+        replace: bool = False,
     ) -> None:
         """Write the model as a compiled program, `program(weights, inputs)`, by `jax.export`.
 
         `weights` are what `export` writes for any task, loaded as a dictionary; `inputs` is an example, `[rows, ...]`,
-        of which the program takes any number of rows. Load it with `jax.export.deserialize(content).call`.
+        of which the program takes any number of rows; `points` as in `predict`. Load it with
+        `jax.export.deserialize(bytearray(content)).call`.
         """
         check_free(Path(path), replace)
         paths, mean = self._base.modules.paths, self._base.prior.mean
-        write_program(Path(path), apply, self._structure(), paths, mean, inputs)
+        write_program(Path(path), apply, self._structure(), paths, mean, inputs, points)
 
     def _structure(self) -> Any:
         if self._treedef is None:

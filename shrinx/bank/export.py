@@ -12,6 +12,7 @@ from .._types import AnyTree
 from ..runs.files import write_atomically
 from .errors import BankError
 from .safetensors import write_tensors
+from .serve import on_row
 
 
 def check_free(path: Path, replace: bool) -> None:
@@ -32,12 +33,13 @@ def write_program(
     paths: tuple[str, ...],
     leaves: tuple[Any, ...],
     inputs: AnyTree,
+    points: bool,
 ) -> None:
     """`program(weights, inputs)` for `jax.export`: weights by path, as in a checkpoint, and any number of rows."""
 
     def program(weights: dict[str, Any], rows: Any) -> Any:
         params = treedef.unflatten([weights[name] for name in paths])
-        return jax.vmap(lambda row: apply(params, row))(rows)
+        return jax.vmap(lambda row: on_row(apply, points)(params, row))(rows)
 
     scope = jax.export.SymbolicScope()
 

@@ -48,11 +48,11 @@ class Server:
         self._posterior = posterior
         self._certain = Residents(store, lambda name: base.values(name, store.read(name)), capacity)
         self._uncertain = Residents(store, lambda name: _with_posterior(base, name, store.read(name)), capacity)
-        self._programs: OrderedDict[tuple[int, bool], tuple[Callable[..., Any], Callable[..., Any]]] = OrderedDict()
+        self._programs: OrderedDict[Any, tuple[Callable[..., Any], Callable[..., Any]]] = OrderedDict()
         self._lock = threading.Lock()
 
     def predict(
-        self, apply: Callable[..., Any], names: Sequence[str], inputs: AnyTree, *, uncertainty: bool
+        self, apply: Callable[..., Any], names: Sequence[str], inputs: AnyTree, *, points: bool, uncertainty: bool
     ) -> AnyTree | Prediction:
         """See `Bank.predict`."""
         if uncertainty and self._posterior is None:
@@ -64,29 +64,46 @@ class Server:
         with self._lock:
             residents = self._uncertain if uncertainty else self._certain
             stack, positions = residents.positions(names)
-            program = self._program(apply, uncertainty)
+            program = self._program(apply, points, uncertainty)
             try:
                 result = program(self._base.prior.mean, stack, _pad(padding, positions), padded)
             except Exception as error:
-                shapes = jax.tree.map(lambda leaf: np.shape(leaf)[1:], inputs)
+                shapes = jax.tree.map(lambda leaf: np.shape(leaf)[1:] if points else (1, *np.shape(leaf)[1:]), inputs)
                 error.add_note(
-                    f"`predict` calls apply(params, inputs[i]) for every row i, here with inputs of shape {shapes}; a "
-                    "function that wants a batch of examples is given one by `inputs[:, None]`."
+                    f"`predict` gives every row to `apply` as a batch of {'points' if points else 'one point'}, here "
+                    f"of shape {shapes}; see `points` if the rows are {'single points' if points else 'batches'}."
                 )
                 raise
         return jax.tree.map(lambda leaf: np.asarray(leaf)[:rows], result)
 
-    def _program(self, apply: Callable[..., Any], uncertainty: bool) -> Callable[..., Any]:
-        key = (id(apply), uncertainty)
+    def _program(self, apply: Callable[..., Any], points: bool, uncertainty: bool) -> Callable[..., Any]:
+        key = (id(apply), points, uncertainty)
         if key not in self._programs:
             kind = self._posterior if uncertainty else None
-            program = _compile(apply, self._base.restriction, self._treedef, kind)
+            program = _compile(on_row(apply, points), self._base.restriction, self._treedef, kind)
             # The function is kept along, so that nobody else gets its id.
             self._programs[key] = (apply, program)
             if len(self._programs) > _PROGRAMS:
                 self._programs.popitem(last=False)
         self._programs.move_to_end(key)
         return self._programs[key][1]
+
+
+def on_row(apply: Callable[..., Any], points: bool) -> Callable[..., Any]:
+    """A function of a batch as one of a row, which is a batch of its own or a single point."""
+    if points:
+        return apply
+
+    def on_point(params: Any, x: Any) -> Any:
+        outputs = apply(params, jax.tree.map(lambda leaf: leaf[None], x))
+        shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(outputs)]
+        if any(shape[:1] != (1,) for shape in shapes):
+            raise BankError(
+                f"`apply` must give one output for every point; for a batch of one it gave shapes {shapes}."
+            )
+        return jax.tree.map(lambda leaf: leaf[0], outputs)
+
+    return on_point
 
 
 def _with_posterior(base: Base, name: str, delta: Delta) -> tuple[Part, np.ndarray]:
