@@ -266,6 +266,41 @@ def test_folders_with_something_in_them_are_left_alone(bank, prior, tmp_path):
     assert {path: path.read_bytes() for path in files_of(tmp_path)} == before
 
 
+def test_a_folder_keeps_its_permissions(prior, tmp_path):
+    (tmp_path / "private").mkdir(mode=0o700)
+    sx.Bank.create(tmp_path / "private", prior, "w0")
+    assert (tmp_path / "private").stat().st_mode & 0o777 == 0o700
+
+
+def test_nothing_is_left_of_a_bank_that_could_not_be_made(tmp_path):
+    params = {"a": jnp.ones(2, jnp.float8_e4m3fn), "b": jnp.ones(2)}
+    with pytest.raises(BankError, match="'mean/a' has dtype float8_e4m3fn, which a bank cannot store"):
+        sx.Bank.create(tmp_path / "bank", sx.Prior.create(params), "b")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_packed_bank_survives_the_loss_of_its_empty_folder(bank, prior):
+    bank.put("alice", prior.mean)
+    bank.pack()
+    (bank.path / "tasks").rmdir()
+    again = sx.Bank.open(bank.path)
+    assert again.names() == ("alice",)
+    again.predict(mlp.apply, ["alice"], jnp.ones((1, 1)))
+    again.put("bob", prior.mean)
+    assert again.names() == ("alice", "bob")
+    assert again.verify() == ()
+
+
+def test_double_precision(tmp_path):
+    with jax.enable_x64(True):
+        params = {"a": jnp.full(2, 1 / 3, jnp.float64), "b": jnp.zeros(3, jnp.float32)}
+        bank = sx.Bank.create(tmp_path / "bank", sx.Prior.create(params), "a")
+        bank.put("alice", {**params, "a": params["a"] + 1e-12})
+        assert_same(sx.Bank.open(bank.path).params("alice"), {**params, "a": params["a"] + 1e-12})
+    with pytest.raises(BankError, match=r"has parameters of float64: call jax.config.update\('jax_enable_x64', True\)"):
+        sx.Bank.open(bank.path).params("alice")
+
+
 def test_a_delta_of_another_base_is_refused(bank, prior, tmp_path):
     other_prior = sx.Prior.create(prior.mean, modules=prior.modules, variance=2.0)
     other = sx.Bank.create(tmp_path / "other", other_prior, SELECTED)

@@ -215,6 +215,20 @@ def test_new_functions_for_every_call_do_not_pile_up(bank):
     assert len(bank._server._programs) <= 16
 
 
+def test_methods_are_compiled_once(bank, compilations):
+    class Model:
+        def apply(self, params, x):
+            return mlp.apply(params, x)
+
+    model = Model()
+    for _ in range(3):
+        bank.predict(model.apply, ["task0"], np.ones((1, 1), np.float32))
+    compilations()
+    bank.predict(model.apply, ["task0"], np.ones((1, 1), np.float32))
+    assert compilations() == 0
+    assert len(bank._server._programs) == 1
+
+
 @pytest.mark.parametrize("packed", [False, True])
 def test_changes_are_seen_at_once(bank, packed):
     """Also those that other processes make, in the same tick of the clock."""
@@ -284,12 +298,13 @@ def test_threads_share_a_bank(bank):
         (["task0"], np.ones((2, 1)), r"one row for each of the 1 named tasks, got shape \(2, 1\)"),
         (["task0"], np.float32(1.0), r"got shape \(\)"),
         (["task0"], {}, "got shapes none"),
+        ([3], np.ones((1, 1)), "A task's name must be text, got 3"),
         (["../../etc"], np.ones((1, 1)), "There is no task '../../etc'"),
     ],
 )
 def test_batches_that_cannot_be_served(bank, names, inputs, message):
-    with pytest.raises(ValueError, match=message):
-        bank.predict(mlp.apply, names, inputs)
+    with pytest.raises((ValueError, TypeError), match=message):
+        bank._server.predict(mlp.apply, names, inputs, points=False, uncertainty=False)
     assert bank.predict(mlp.apply, ["task0"], np.ones((1, 1))).shape == (1, 1)
 
 

@@ -1,7 +1,6 @@
 """The bank: one shared model and, for every task, only what changed."""
 
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from .._select import Selection, module_names
 from .._types import AnyTree, Params
 from .base import Base, Index, read_index, write_base, write_index
 from .delta import POSTERIOR, Compression, check_compression
+from .create import new_folder
 from .errors import BankError
 from .export import check_free, write_checkpoint, write_program
 from .posterior import AbstractPosterior, Structure, check_structure
@@ -104,15 +104,10 @@ class Bank:
         part, _ = prior.restrict(selected)
         if posterior is not None:
             check_structure(posterior, part, 1.0)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise BankError(f"{path} is not an empty folder; open the bank in it, or name a new folder.")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
-        digest = write_base(temporary, prior, selected)
-        (temporary / FOLDER).mkdir()
-        write_index(temporary, Index(digest, compression, posterior, model))
-        temporary.chmod(0o755)
-        os.replace(temporary, path)
+        with new_folder(path) as folder:
+            digest = write_base(folder, prior, selected)
+            (folder / FOLDER).mkdir()
+            write_index(folder, Index(digest, compression, posterior, model))
         return Bank.open(path, like=prior.mean, cache=cache)
 
     @staticmethod

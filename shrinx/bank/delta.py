@@ -62,6 +62,8 @@ def encode(paths: tuple[str, ...], part: Part, base: Part, compression: Compress
 def decode(paths: tuple[str, ...], delta: Delta, base: Part) -> Part:
     """The adapted values; a `BankError` if the arrays are not those of a task of this bank."""
     kind = "value" if delta.encoding == _EXACT else "difference"
+    if kind == "difference" and delta.encoding not in get_args(Compression):
+        raise BankError(f"it is encoded as {delta.encoding!r}")
     part = []
     for path, origin in zip(paths, base, strict=True):
         stored = delta.tensors.get(f"{kind}/{path}")

@@ -17,6 +17,7 @@ import numpy as np
 
 from .delta import Delta
 from .errors import DamagedError
+from .names import check_name
 from .safetensors import TensorFile, write_tensors
 
 FORMAT = "shrinx-pack-1"
@@ -64,7 +65,7 @@ class Pack:
         try:
             listing = json.loads(zlib.decompress(self.file.array("listing").tobytes()))
             return {
-                name: _Place(number, row, group["encoding"], error)
+                check_name(name): _Place(number, row, group["encoding"], error)
                 for number, group in enumerate(listing)
                 for row, (name, error) in enumerate(zip(group["names"], group["errors"], strict=True))
             }

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .errors import BankError
+from .names import check_name
 from .store import Store
 
 # A file system's clock ticks in milliseconds; what was written within this time of a look may not show.
@@ -61,7 +62,7 @@ class Residents:
                 f"The batch has {len(wanted):,} different tasks, and {self._capacity:,} are kept at hand: make it "
                 f"smaller, or open the bank with `cache={_power_of_two(len(wanted))}`."
             )
-        missing = [name for name in wanted if name not in self._place]
+        missing = [check_name(name) for name in wanted if name not in self._place]
         # Signatures first: if a task is written anew while it is read, the next call reads it again.
         signatures = [self._store.signature(name) for name in missing]
         rows = [self._load(name) for name in missing]

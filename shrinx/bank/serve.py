@@ -77,7 +77,7 @@ class Server:
         return jax.tree.map(lambda leaf: np.asarray(leaf)[:rows], result)
 
     def _program(self, apply: Callable[..., Any], points: bool, uncertainty: bool) -> Callable[..., Any]:
-        key = (id(apply), points, uncertainty)
+        key = (_identity(apply), points, uncertainty)
         if key not in self._programs:
             kind = self._posterior if uncertainty else None
             program = _compile(on_row(apply, points), self._base.restriction, self._treedef, kind)
@@ -87,6 +87,15 @@ class Server:
                 self._programs.popitem(last=False)
         self._programs.move_to_end(key)
         return self._programs[key][1]
+
+
+def _identity(apply: Callable[..., Any]) -> Any:
+    """What tells functions apart: a method is another object at every look, but equal; arrays cannot be hashed."""
+    try:
+        hash(apply)
+    except TypeError:
+        return id(apply)
+    return apply
 
 
 def on_row(apply: Callable[..., Any], points: bool) -> Callable[..., Any]:

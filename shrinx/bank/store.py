@@ -99,8 +99,8 @@ class Store:
 
     def changed(self) -> tuple[int, int]:
         """When files were last added or removed, and when the pack was, in nanoseconds of the file system's clock."""
-        packed = _signature(self.path / PACK)
-        return os.stat(self.folder).st_mtime_ns, 0 if packed is None else packed[1]
+        own, packed = _signature(self.folder), _signature(self.path / PACK)
+        return 0 if own is None else own[1], 0 if packed is None else packed[1]
 
     def _write(self, name: str, delta: Delta) -> None:
         metadata = {"format": FORMAT, "task": name, "base": self.base}
@@ -166,7 +166,7 @@ def read_task(path: Path, name: str, base: str) -> Delta:
     if file.metadata.get("format") != FORMAT or file.metadata.get("task") != name:
         raise DamagedError(f"{path} is damaged: it does not hold task {name!r}.")
     tensors = {key: file.array(key) for key in file.entries}
-    return Delta(tensors, file.metadata["encoding"], float(file.metadata["error"]))
+    return Delta(tensors, file.metadata.get("encoding", ""), float(file.metadata.get("error", "nan")))
 
 
 def _signature(path: Path) -> tuple[int, ...] | None:
