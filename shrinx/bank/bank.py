@@ -14,8 +14,8 @@ from .._prior import Prior
 from .._select import Selection, module_names
 from .._types import AnyTree, Params
 from .base import Base, Index, read_index, write_base, write_index
-from .delta import POSTERIOR, Compression, check_compression
 from .create import new_folder
+from .delta import POSTERIOR, Compression, check_compression
 from .errors import BankError
 from .export import check_free, write_checkpoint, write_program
 from .posterior import AbstractPosterior, Structure, check_structure

@@ -69,7 +69,7 @@ class Base:
         """The prior of all modules. The file is read and checked when it is first asked for."""
         self.file.check()
         names = self.file.entries
-        if not jax.config.jax_enable_x64 and any(entry["dtype"] == "F64" for entry in names.values()):
+        if jnp.result_type(float) != np.float64 and any(entry["dtype"] == "F64" for entry in names.values()):
             raise BankError(
                 f"{self.file.path} has parameters of float64: call jax.config.update('jax_enable_x64', True) first."
             )
