@@ -91,6 +91,10 @@ def adapt_task(
     >>> report.converged.tolist(), bank.params("bob")["slope"].round(2)
     ([True, True], Array([-2.], dtype=float32))
     """
+    if not isinstance(bank, Bank):
+        raise TypeError(f"`bank` must be a `Bank`, got {type(bank).__name__}; open one with `Bank.open(path)`.")
+    if isinstance(data, Task):
+        raise TypeError("`data` is what tasks are adapted to: pass `task.support`.")
     check_at_least("max_steps", max_steps, 1)
     if not tolerance > 0:
         raise ValueError(f"`tolerance` must be positive, got {tolerance}.")

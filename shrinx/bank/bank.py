@@ -11,6 +11,7 @@ import jax
 from .._check import check_at_least, check_prior
 from .._modules import Modules
 from .._prior import Prior
+from .._problem import Adapted
 from .._select import Selection, module_names
 from .._types import AnyTree, Params
 from .base import Base, Index, read_index, write_base, write_index
@@ -175,6 +176,8 @@ class Bank:
         - `strict`: refuse parameters that differ from the base elsewhere: the bank could not give them back. With
           `False` these differences are dropped.
         """
+        if isinstance(params, Adapted):
+            raise TypeError("`put` takes parameters: pass `adapted.params`.")
         leaves = self._base.check_leaves(params, f"parameters of {name!r}")
         if strict:
             check_shared(self._base, name, leaves)

@@ -13,9 +13,9 @@ from .errors import BankError
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """A folder to fill, which becomes `path` at the end; refuses if something is there already."""
-    path = path.resolve()
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise _Occupied(path)
+        raise _occupied(path)
+    path = path.resolve()  # A link is kept, and the folder it leads to is replaced.
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}.part"
     temporary.mkdir()
@@ -26,12 +26,11 @@ def new_folder(path: Path) -> Iterator[Path]:
         try:
             os.replace(temporary, path)
         except OSError as error:
-            raise _Occupied(path) from error
+            raise _occupied(path) from error
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
 
 
-class _Occupied(BankError):
-    def __init__(self, path: Path):
-        super().__init__(f"{path} is not an empty folder; open the bank in it, or name a new folder.")
+def _occupied(path: Path) -> BankError:
+    return BankError(f"{path} is not an empty folder; open the bank in it, or name a new folder.")

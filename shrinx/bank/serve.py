@@ -57,6 +57,8 @@ class Server:
         """See `Bank.predict`."""
         if uncertainty and self._posterior is None:
             raise BankError("The bank keeps no posteriors; make one with `Bank.create(..., posterior='diagonal')`.")
+        if not callable(apply):
+            raise TypeError(f"`apply` must be a function of parameters and a batch, got {type(apply).__name__}.")
         rows = _check_rows(names, inputs)
         padding = (1 << (rows - 1).bit_length()) - rows
         padded = jax.tree.map(partial(_pad, padding), inputs)
@@ -143,7 +145,8 @@ def _compile(
 
 
 def _check_rows(names: Sequence[str], inputs: AnyTree) -> int:
-    if isinstance(names, str) or not len(names):
+    # Sets and dictionaries have no order that rows could follow.
+    if isinstance(names, str) or not isinstance(names, Sequence | np.ndarray) or not len(names):
         raise BankError(f"`names` must be a list with one task for every row of the inputs, got {names!r}.")
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(inputs)]
     if not shapes or any(not shape or shape[0] != len(names) for shape in shapes):
