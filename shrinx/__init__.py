@@ -46,6 +46,9 @@ from ._solver import ProximalAdam as ProximalAdam
 from ._solver import ProximalGD as ProximalGD
 from ._solver import StepInfo as StepInfo
 from ._task import Task as Task
+from .bank import Bank as Bank
+from .bank import adapt_task as adapt_task
+from .bank import laplace as laplace
 
 try:
     __version__ = _version("shrinx")
