@@ -15,7 +15,7 @@ from .signature import Signature
 from .weights import import_torch, shallow_copy, to_array, to_jax_dtype
 
 # Where and how a tensor lies in memory is nobody's business here.
-_PLACEMENT = ("device", "layout", "memory_format", "non_blocking", "pin_memory")
+PLACEMENT = ("device", "layout", "memory_format", "non_blocking", "pin_memory")
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def _call(target: Any, operators: Operators, args: Sequence[Any], options: Mappi
         return args[0][args[1]]
     function = find_operator(operators, str(target))
     assert function is not None
-    options = {name: value for name, value in options.items() if name not in _PLACEMENT and value is not None}
+    options = {name: value for name, value in options.items() if name not in PLACEMENT and value is not None}
     if "dtype" in options:
         options["dtype"] = to_jax_dtype(options["dtype"])
     return function(*args, **options)

@@ -17,13 +17,18 @@ def same(x: Array, dtype: Any = None) -> Array:
     return x
 
 
+def nothing(*_: Any, **__: Any) -> None:
+    """Assertions hold: PyTorch has checked shapes, and values cannot be checked in a compiled program."""
+
+
 def expand(x: Array, size: Sequence[int], implicit: bool = False) -> Array:
     known = (1,) * (len(size) - x.ndim) + x.shape
     return jnp.broadcast_to(x, [have if want == -1 else want for want, have in zip(size, known, strict=True)])
 
 
-def squeeze(x: Array, dim: int | Sequence[int]) -> Array:
-    chosen = [axis % max(x.ndim, 1) for axis in (dim if isinstance(dim, Sequence) else [dim])]
+def squeeze(x: Array, dim: int | Sequence[int] | None = None) -> Array:
+    axes = range(x.ndim) if dim is None else dim if isinstance(dim, Sequence) else [dim]
+    chosen = [axis % max(x.ndim, 1) for axis in axes]
     return x.reshape([length for axis, length in enumerate(x.shape) if axis not in chosen or length != 1])
 
 

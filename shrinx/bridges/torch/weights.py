@@ -48,6 +48,8 @@ def named_weights(module: Any) -> dict[str, Any]:
     torch = import_torch()
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"Expected a `torch.nn.Module`, got {type(module).__name__}.")
+    if isinstance(module, torch.jit.ScriptModule):
+        raise TypeError("A module compiled by `torch.jit` has no Python left to export; give the one it was made from.")
     weights = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
     if not weights:
         raise ValueError(
