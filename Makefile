@@ -6,12 +6,12 @@ WORKERS ?= auto
 .PHONY: help demo test test-torch check docs format clean
 
 help:
-	@echo "make demo    learn which parts of a small network are task-specific (a minute)"
-	@echo "make test    run the tests"
-	@echo "make test-torch  run those that need PyTorch, in an environment of their own"
-	@echo "make check   linter, formatter and type checker"
-	@echo "make docs    build the documentation into site/"
-	@echo "make format  let ruff rewrite what it can"
+	@echo "make demo        learn which parts of a small network are task-specific (a minute)"
+	@echo "make test        run the tests"
+	@echo "make test-torch  run the tests that need PyTorch, in an environment of their own"
+	@echo "make check       linter, formatter and type checker"
+	@echo "make docs        build the documentation into site/"
+	@echo "make format      let ruff rewrite what it can"
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv

@@ -3,8 +3,7 @@
     python examples/transformer_heads.py [--updates 600]
 
 The transformer reads an image of a digit as eight tokens, its rows. Every task is a scanner whose dirt lies on all its
-images. `by_axis` cuts the attention of each block into heads, each with its part of the query, key, value and output
-weights; everything else is a module per layer. What a scanner needs is a new table of positions.
+images. `by_axis` cuts the attention of each block into heads. What a new scanner needs is a new table of positions.
 """
 
 import argparse
@@ -64,8 +63,7 @@ def main(num_updates: int) -> None:
         if step % 50 == 0:
             print(f"\rupdate {step} of {num_updates}, query loss {info.query_loss:.3f} ", end="", flush=True)
 
-    prior = state.prior
-    order = sx.select(prior, sx.TopK(len(modules))).names
+    prior, order = state.prior, sx.select(state.prior, sx.TopK(len(modules))).names
     print("\n\nmodule         variance")
     for name in order:
         print(f"{name:14s} {prior.variance[modules.names.index(name)]:8.2g}")

@@ -143,6 +143,7 @@ OPERATORS: Operators = {
     "aten.index.Tensor": shapes.index,
     "aten.index_put": shapes.put,
     "aten.index_select": shapes.take,
+    "aten.lift_fresh_copy": shapes.same,
     "aten.permute": jnp.transpose,
     "aten.repeat": shapes.repeat,
     "aten.scalar_tensor": jnp.asarray,
