@@ -18,7 +18,7 @@ Digits: TypeAlias = tuple[Float[Array, "n 8 8"], Int[Array, " n"]]
 def load(split: Literal["train", "test"]) -> Digits:
     """The digits to learn from, and others."""
     try:
-        from sklearn import datasets
+        from sklearn import datasets  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as error:
         raise ImportError("The digits come with scikit-learn: pip install 'shrinx[examples]'.") from error
     images, labels = datasets.load_digits(return_X_y=True)

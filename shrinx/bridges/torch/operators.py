@@ -122,8 +122,6 @@ OPERATORS: Operators = {
     "aten.var.correction": functions.variance,
     "aten.var_mean.correction": functions.variance_and_mean,
     # Shapes and positions
-    "aten._assert_async": shapes.nothing,
-    "aten._assert_tensor_metadata": shapes.nothing,
     "aten._to_copy": shapes.same,
     "aten.alias": shapes.same,
     "aten.arange.start_step": shapes.arange,

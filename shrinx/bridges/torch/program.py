@@ -72,7 +72,7 @@ def make_program(
 
 
 def _check_operators(exported: Any, title: str, operators: Operators) -> None:
-    called = {str(node.target) for node in exported.graph.nodes if node.op == "call_function"}
+    called = {str(node.target) for node in exported.graph.nodes if _matters(node)}
     unknown = sorted(name for name in called - {str(operator.getitem)} if not find_operator(operators, name))
     if "aten.sym_size.int" in unknown:
         raise ValueError(
@@ -91,12 +91,17 @@ def _run(graph: Any, operators: Operators, placeholders: Mapping[str, Any]) -> t
     for node in graph.nodes:
         if node.op == "placeholder":
             values[node] = placeholders[node.name]
-        elif node.op == "call_function":
+        elif _matters(node):
             args = map_arg(node.args, values.__getitem__)
             options = map_arg(node.kwargs, values.__getitem__)
             values[node] = _as_in_torch(node, _call(node.target, operators, args, options))
     [outputs] = graph.output_node().args
     return tuple(map_arg(outputs, values.__getitem__))
+
+
+def _matters(node: Any) -> bool:
+    """Assertions, and outputs that nobody asks for, do not."""
+    return node.op == "call_function" and bool(node.users)
 
 
 def _call(target: Any, operators: Operators, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
@@ -116,8 +121,9 @@ def _as_in_torch(node: Any, value: Any) -> Any:
     if not hasattr(expected, "dtype"):
         return value
     if jnp.shape(value) != tuple(expected.shape):
+        name = node.args[0].target if node.target is operator.getitem else node.target
         raise ValueError(
-            f"{node.target} has shape {jnp.shape(value)} in JAX and {tuple(expected.shape)} in PyTorch; give another "
-            f'function for it: `from_torch(module, operators={{"{node.target}": ...}})`.'
+            f"{name} gives shape {jnp.shape(value)} in JAX and {tuple(expected.shape)} in PyTorch; give another "
+            f'function for it: `from_torch(module, operators={{"{name}": ...}})`.'
         )
     return jnp.asarray(value).astype(to_jax_dtype(expected.dtype))

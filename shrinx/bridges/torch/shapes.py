@@ -17,10 +17,6 @@ def same(x: Array, dtype: Any = None) -> Array:
     return x
 
 
-def nothing(*_: Any, **__: Any) -> None:
-    """Assertions hold: PyTorch has checked shapes, and values cannot be checked in a compiled program."""
-
-
 def expand(x: Array, size: Sequence[int], implicit: bool = False) -> Array:
     known = (1,) * (len(size) - x.ndim) + x.shape
     return jnp.broadcast_to(x, [have if want == -1 else want for want, have in zip(size, known, strict=True)])
