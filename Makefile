@@ -3,15 +3,16 @@ PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= auto
 
-.PHONY: help demo test check results docs format clean
+.PHONY: help demo test test-torch check results docs format clean
 
 help:
-	@echo "make demo    learn which parts of a small network are task-specific (a minute)"
-	@echo "make test    run the tests"
-	@echo "make check   linter, formatter, type checker; do the tables say what the runs say?"
-	@echo "make results write results/summary.json and the tables of README and docs from the runs"
-	@echo "make docs    build the documentation into site/"
-	@echo "make format  let ruff rewrite what it can"
+	@echo "make demo        learn which parts of a small network are task-specific (a minute)"
+	@echo "make test        run the tests"
+	@echo "make test-torch  run the tests that need PyTorch, in an environment of their own"
+	@echo "make check       linter, formatter, type checker; do the tables say what the runs say?"
+	@echo "make results     write results/summary.json and the tables of README and docs from the runs"
+	@echo "make docs        build the documentation into site/"
+	@echo "make format      let ruff rewrite what it can"
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -24,6 +25,15 @@ demo: .venv/installed
 
 test: .venv/installed
 	$(BIN)/python -m pytest -n $(WORKERS)
+
+.venv-torch/installed: pyproject.toml
+	$(PYTHON) -m venv .venv-torch
+	.venv-torch/bin/python -m pip install --quiet --upgrade pip
+	.venv-torch/bin/python -m pip install --quiet torch==2.13.0 --editable ".[tests]"
+	@touch $@
+
+test-torch: .venv-torch/installed
+	.venv-torch/bin/python -m pytest -n $(WORKERS) -k torch tests/test_torch*.py tests/test_examples.py shrinx/bridges/torch
 
 check: .venv/installed
 	$(BIN)/ruff check .
@@ -43,4 +53,4 @@ format: .venv/installed
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache
+	rm -rf .venv .venv-torch .pytest_cache .ruff_cache
