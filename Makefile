@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= auto
+TORCH ?= torch==2.13.0
+PURELIB := import sysconfig; print(sysconfig.get_path('purelib'))
 
 .PHONY: help demo test test-torch check results docs format clean
 
@@ -26,10 +28,11 @@ demo: .venv/installed
 test: .venv/installed
 	$(BIN)/python -m pytest -n $(WORKERS)
 
-.venv-torch/installed: pyproject.toml
-	$(PYTHON) -m venv .venv-torch
-	.venv-torch/bin/python -m pip install --quiet --upgrade pip
-	.venv-torch/bin/python -m pip install --quiet torch==2.13.0 --editable ".[tests]"
+# PyTorch alone, on top of what .venv has.
+.venv-torch/installed: .venv/installed
+	$(BIN)/python -m venv --without-pip .venv-torch
+	$(BIN)/python -c "$(PURELIB)" > "$$(.venv-torch/bin/python -c "$(PURELIB)")/venv.pth"
+	$(BIN)/python -m pip --python .venv-torch install --quiet $(TORCH)
 	@touch $@
 
 test-torch: .venv-torch/installed
