@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import test_learner
 from flax import nnx
-from learners import NAMES
+from learners import KINDS
 
 import shrinx as sx
 
@@ -154,8 +154,8 @@ def learner_model(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", BRIDGES)
-@pytest.mark.parametrize("name", NAMES)
-def test_every_learner(name, model):
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_of_learner(name, model):
     test_learner.test_update_keeps_structure_and_dtype_and_traces_once(name, learner_model(model))
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -17,6 +18,7 @@ from data_files import omniglot_folder
 
 from shrinx.cli import main
 from shrinx.experiments import EXPERIMENTS, find_experiment
+from shrinx.models.conv import ConvNet
 from shrinx.runs import checkpoint
 from shrinx.runs.errors import UserError
 from shrinx.runs.folder import Request, RunFolder, read_metrics
@@ -25,7 +27,7 @@ from shrinx.runs.statistics import half_width, summarise
 
 TOY = ["--num-updates", "4", "--inner-steps", "3", "--adapt-steps", "2"]
 TOY += ["--num-test-tasks", "3", "--tasks-per-update", "2"]
-# Convolutions are slow without the optimisations of the compiler, which the tests turn off.
+# Convolutions are slow without the optimisations of the compiler, which the tests turn off: few filters, one block.
 SMALL = {"aug-omniglot": ["--num-filters", "2", "--query-batch-size", "4", "--batch-size", "4"]}
 PAIRS = [
     pytest.param(name, algorithm, marks=[pytest.mark.slow] if name in SMALL else [])
@@ -53,6 +55,8 @@ def run(out: Path, *more: str, experiment: str = "sinusoid", algorithm: str = "s
 @pytest.mark.parametrize(("experiment", "algorithm"), PAIRS)
 def test_every_experiment_and_algorithm_runs(tmp_path, capsys, monkeypatch, experiment, algorithm):
     monkeypatch.setenv("SHRINX_DATA", str(omniglot_folder(tmp_path)))
+    if experiment in SMALL:
+        monkeypatch.setattr(find_experiment(experiment).module, "ConvNet", partial(ConvNet, num_blocks=1))
     assert run(tmp_path / "run", "--seeds", "2", experiment=experiment, algorithm=algorithm) == 0
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["experiment"], result["algorithm"], result["preset"]) == (experiment, algorithm, "quick")

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import test_learner
-from learners import NAMES
+from learners import KINDS
 from problems import image_tasks
 
 torch = pytest.importorskip("torch")
@@ -312,6 +312,6 @@ def torch_cnn():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_every_learner(name):
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_of_learner(name):
     test_learner.test_update_keeps_structure_and_dtype_and_traces_once(name, torch_cnn())
