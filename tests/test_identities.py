@@ -14,7 +14,7 @@ MEAN, VARIANCE = optax.sgd(0.1), optax.sgd(0.1)
 
 @pytest.fixture(scope="module")
 def network():
-    return conv_net(jax.random.key(0)), image_tasks(jax.random.key(1), 3)
+    return conv_net(jax.random.key(0), blocks=1), image_tasks(jax.random.key(1), 3)
 
 
 def flat(tree):

@@ -18,7 +18,7 @@ from shrinx.tasks import normal
 
 @functools.cache  # One loss function per model, so that tests share compiled programs.
 def conv_model():
-    prior = sx.Prior.create(conv_net(jax.random.key(0)), variance=0.1)
+    prior = sx.Prior.create(conv_net(jax.random.key(0), blocks=1), variance=0.1)
     return conv_net_loss, prior, image_tasks(jax.random.key(1), 5)
 
 
