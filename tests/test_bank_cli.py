@@ -3,12 +3,18 @@
 import shutil
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from bank_models import assert_same
+from data_files import omniglot_folder
 
 import shrinx as sx
+from shrinx.bank.from_run import read_data
 from shrinx.cli import main
+from shrinx.experiments import EXPERIMENTS, find_experiment
 from shrinx.models import mlp
+from shrinx.runs.meta import draw
 
 TOY = ["--num-updates", "4", "--inner-steps", "3", "--adapt-steps", "2", "--num-test-tasks", "3"]
 
@@ -72,6 +78,18 @@ def test_from_a_run_to_a_checkpoint(folder, capsys):
     outputs = bank.predict(mlp.apply, ["alice"] * 10, loaded["x"])
     before = mlp.apply(bank.prior.mean, jax.numpy.asarray(loaded["x"]))
     assert np.mean((outputs - loaded["y"]) ** 2) < np.mean((before - loaded["y"]) ** 2)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_tasks_of_every_experiment_are_read_from_a_file(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("SHRINX_DATA", str(omniglot_folder(tmp_path)))
+    experiment = find_experiment(name)
+    setup = experiment.module.setup(experiment.config(experiment.algorithms[0], experiment.presets[0]))
+    split = None if setup.split is None else jax.tree.map(jnp.asarray, setup.split(3))
+    support = jax.tree.map(lambda leaf: leaf[:2], draw(setup.test_tasks, jax.random.key(0), split).support)
+    names = support if isinstance(support, dict) else ("x", "y")
+    np.savez(tmp_path / "two.npz", **dict(zip(names, jax.tree.leaves(support), strict=False)))
+    assert_same(read_data(tmp_path / "two.npz", setup, 2), support)
 
 
 def test_every_seed_has_its_model(folder):

@@ -279,6 +279,24 @@ def test_tied_weights_are_one_parameter_under_all_their_names():
     module.load_state_dict(state)
 
 
+def test_a_bank_of_a_module(tmp_path):
+    """Served from the bank, and exported under the names of the `state_dict`."""
+    module = small_cnn()
+    params, apply = sx.from_torch(module)
+    bank = sx.Bank.create(tmp_path / "bank", sx.Prior.create(params), "5")
+    for scale, name in enumerate(("alice", "bob")):
+        bank.put(name, {**params, "5.weight": scale * params["5.weight"]})
+    images = torch.randn(2, 4, 1, 8, 8)
+    served = sx.Bank.open(bank.path).predict(apply, ["bob", "alice"], images.numpy(), points=True)
+    assert_close(served[0], module(images[0]))
+    assert_close(served[1], module[-1].bias.expand(4, 3))
+    bank.export("alice", tmp_path / "alice.safetensors")
+    exported = pytest.importorskip("safetensors.torch").load_file(tmp_path / "alice.safetensors")
+    assert set(exported) == set(dict(module.named_parameters()))
+    assert not module.load_state_dict(exported, strict=False).unexpected_keys
+    assert_close(served[1], module(images[1]))
+
+
 # Operators of one's own
 
 

@@ -12,7 +12,7 @@ from .._types import Data
 from ..experiments import find_experiment
 from ..runs import checkpoint
 from ..runs.folder import read_json
-from ..runs.meta import Setup
+from ..runs.meta import Setup, draw
 from .bank import Bank
 from .delta import Compression
 from .errors import BankError
@@ -69,7 +69,8 @@ def read_data(path: Path, setup: Setup, num_tasks: int | None) -> Data:
         raise BankError(f"{path} does not exist.") from None
     except Exception as error:  # zipfile, zlib and numpy raise a dozen different things for a broken file.
         raise BankError(f"{path} is no file of arrays; write one with `numpy.savez`.") from error
-    expected = jax.eval_shape(setup.test_tasks, jax.random.key(0)).support
+    split = None if setup.split is None else jax.tree.map(jnp.asarray, setup.split(0))
+    expected = jax.eval_shape(lambda key: draw(setup.test_tasks, key, split), jax.random.key(0)).support
     if num_tasks is None:
         expected = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), expected)
     leaves, treedef = jax.tree.flatten(expected)
