@@ -26,7 +26,7 @@ demo: .venv/installed
 	$(BIN)/shrinx run sinusoid --preset quick --out runs/demo --resume
 
 test: .venv/installed
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # PyTorch alone, on top of what .venv has.
 .venv-torch/installed: .venv/installed
@@ -36,7 +36,7 @@ test: .venv/installed
 	@touch $@
 
 test-torch: .venv-torch/installed
-	.venv-torch/bin/python -m pytest -n $(WORKERS) -k torch tests/test_torch*.py tests/test_examples.py shrinx/bridges/torch
+	.venv-torch/bin/python -m pytest -n $(WORKERS) --dist worksteal -k torch tests/test_torch*.py tests/test_examples.py shrinx/bridges/torch
 
 check: .venv/installed
 	$(BIN)/ruff check .

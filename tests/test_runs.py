@@ -168,6 +168,7 @@ COMMAND += ["--inner-steps", "20", "--adapt-steps", "2", "--num-test-tasks", "3"
 def test_ten_interruptions_change_no_bit(tmp_path):
     """Ctrl-C and kill -9 at random moments; the state in the end is that of the run nobody touched."""
     env = {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
+    env |= {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "programs")}  # Twelve processes compile the same.
     whole, pieces = tmp_path / "whole", tmp_path / "pieces"
     subprocess.run([*COMMAND, "--out", str(whole)], env=env, check=True, capture_output=True)
     rng = random.Random(0)
