@@ -146,11 +146,11 @@ def test_sigma_reptile_with_equal_variances_is_reptile(network, variance):
 
 def test_reptile_needs_no_query_set(network):
     params, tasks = network
-    learner = sx.reptile(sx.ProximalAdam(0.01), num_steps=5, optimiser=optax.sgd(1.0))
+    solver = sx.ProximalAdam(0.01, eps=1e-3)  # Biases before batch norm have gradients of rounding alone.
+    learner = sx.reptile(solver, num_steps=5, optimiser=optax.sgd(1.0))
     state, info = learner.update(conv_net_loss, learner.init(sx.Prior.create(params)), sx.Task(tasks.support))
     # With a rate of 1 the new mean is the mean of the adapted parameters.
     prior = sx.Prior.create(params, variance=jnp.inf)
-    solver = sx.ProximalAdam(0.01)
     adapt = jax.jit(jax.vmap(lambda s: sx.adapt(conv_net_loss, prior, s, solver, num_steps=5).params))
     adapted = adapt(tasks.support)
     assert relative_error(flat(state.prior.mean), flat(jax.tree.map(lambda x: x.mean(0), adapted))) < 1e-5
