@@ -46,6 +46,14 @@ from ._solver import ProximalAdam as ProximalAdam
 from ._solver import ProximalGD as ProximalGD
 from ._solver import StepInfo as StepInfo
 from ._task import Task as Task
+from .bank import Bank as Bank
+from .bank import adapt_task as adapt_task
+from .bank import laplace as laplace
+from .bridges.equinox import from_equinox as from_equinox
+from .bridges.flax import from_flax as from_flax
+from .bridges.haiku import from_haiku as from_haiku
+from .bridges.torch import from_torch as from_torch
+from .bridges.torch import to_state_dict as to_state_dict
 
 try:
     __version__ = _version("shrinx")

@@ -228,10 +228,11 @@ def _rows_back(leaf: _Leaf, array: Array) -> Array:
 def by_layer(params: AnyTree) -> Modules:
     """One module per layer: leaves with the same parent path belong together (a layer's weights and bias).
 
-    A leaf that sits at the root of the tree has no parent and becomes a module of its own.
+    A leaf that sits at the root of the tree has no parent and becomes a module of its own. Dots in keys part a path
+    like slashes do, as in the names of a PyTorch `state_dict`.
 
-    **Arguments:** `params`, any pytree of floating arrays: `eqx.partition(model, eqx.is_inexact_array)[0]`, the
-    variables of a Flax (linen or nnx) or Haiku model, or plain dictionaries.
+    **Arguments:** `params`, any pytree of floating arrays: what [`from_equinox`][shrinx.from_equinox] and the other
+    bridges give, or plain dictionaries.
 
     **Returns:** the partition, modules named by their path.
 
@@ -240,7 +241,7 @@ def by_layer(params: AnyTree) -> Modules:
     >>> sx.by_layer(eqx.partition(mlp, eqx.is_inexact_array)[0]).names
     ('layers/0', 'layers/1', 'layers/2')
     """
-    return by_label(params, lambda path: path.rpartition("/")[0] or path)
+    return by_label(params, _layer)
 
 
 def by_leaf(params: AnyTree) -> Modules:
@@ -303,7 +304,7 @@ def by_axis(params: AnyTree, axes: Mapping[str, int | tuple[int, ...]], *, group
     counts: dict[str, tuple[int, str]] = {}
     grids = []
     for path, array in named:
-        layer, shape = path.rpartition("/")[0] or path, tuple(array.shape)
+        layer, shape = _layer(path), tuple(array.shape)
         pattern = matched(path)
         if pattern is None:
             grids.append((path, shape, (1,) * len(shape), [layer]))
@@ -354,6 +355,11 @@ def _matcher(patterns: Mapping[str, str], paths: list[str], *, whole: bool = Tru
     if whole and missed:
         raise ValueError(f"No pattern matches leaves {missed}; patterns: {list(patterns.values())}.")
     return first_match
+
+
+def _layer(path: str) -> str:
+    """The path without its last part. PyTorch's names have dots for slashes: `layers.0.weight`."""
+    return re.sub(r"[./][^./]*$", "", path) or path
 
 
 def _normalise_axes(path: str, shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:

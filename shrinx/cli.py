@@ -1,10 +1,12 @@
-"""The command line: list, run, report, tune, data, completion.
+"""The command line: list, run, report, tune, data, bank, adapt, completion.
 
 shrinx list
 shrinx run sinusoid --preset quick --algorithm sigma-reptile --seeds 2 --out runs/demo
 shrinx run sinusoid --preset quick --algorithm sigma-reptile --seeds 2 --out runs/demo --resume
 shrinx report runs/demo
 shrinx data list
+shrinx bank create voices --run runs/demo
+shrinx adapt --base voices --task alice --data alice.npz
 eval "$(shrinx completion bash)"
 """
 
@@ -15,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from .cli_bank import run_adapt, run_bank
 from .cli_completion import completion
 from .cli_data import run_data
 from .runs.errors import UserError
@@ -31,6 +34,8 @@ def main(arguments: list[str] | None = None) -> int:
         "report": _report,
         "tune": _tune,
         "data": run_data,
+        "bank": run_bank,
+        "adapt": run_adapt,
         "completion": completion,
     }
     parser = argparse.ArgumentParser(

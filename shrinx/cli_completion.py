@@ -11,27 +11,38 @@ context: the command, the experiment, the word before the cursor and the word at
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal, get_args
 
-COMMANDS = ("list", "run", "report", "tune", "data", "completion")
+COMMANDS = ("list", "run", "report", "tune", "data", "bank", "adapt", "completion")
 # Options besides those of the experiment's configuration: those that take a value, and those that do not.
 SETTINGS = {
     "run": ("--preset", "--seeds", "--out", "--tracker"),
     "tune": ("--preset", "--trials", "--batch", "--storage", "--study", "--scatter", "--least", "--figure"),
 }
 FLAGS = {"run": ("--help", "--resume"), "tune": ("--help",)}
+# The options of each action on a bank, and those of `adapt`.
+BANK = {
+    "create": ("--help", "--run", "--modules", "--seed", "--compression", "--posterior"),
+    "list": ("--help",),
+    "verify": ("--help",),
+    "delete": ("--help",),
+    "rename": ("--help",),
+    "pack": ("--help",),
+    "export": ("--help", "--out", "--replace"),
+}
+ADAPT = ("--help", "--base", "--task", "--data", "--max-steps", "--tolerance", "--learning-rate", "--scale")
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Offer these words, or folders, where the context matches and no rule before did. `*` matches anything."""
+    """Offer these words, or paths, where the context matches and no rule before did. `*` matches anything."""
 
     command: str
     experiment: str = "*"
     previous: str = "*"
     current: str = "*"
     words: Sequence[str] = ()
-    folders: bool = False
+    paths: Literal["folders", "files"] | None = None
 
     @property
     def pattern(self) -> str:
@@ -67,11 +78,12 @@ def rules() -> Iterator[Rule]:
     yield Rule("data", previous="fetch", words=("omniglot",))
     yield Rule("data", previous="prepare", words=("omniglot", "miniimagenet"))
     yield Rule("data", current="-*", words=("--help", "--from", "--splits", "--data-dir", "--replace"))
-    yield Rule("data", folders=True)
-    yield Rule("report", previous="--out", folders=True)
+    yield Rule("data", paths="folders")
+    yield from _bank_rules()
+    yield Rule("report", previous="--out", paths="folders")
     yield Rule("report", current="-*", words=("--help", "--out"))
-    yield Rule("report", folders=True)
-    yield Rule("run", previous="--out", folders=True)
+    yield Rule("report", paths="folders")
+    yield Rule("run", previous="--out", paths="folders")
     yield Rule("run", previous="--tracker", words=tuple(TRACKERS))
     for command in SETTINGS:
         yield Rule(command, experiment="", words=tuple(EXPERIMENTS))
@@ -84,6 +96,23 @@ def rules() -> Iterator[Rule]:
                 yield Rule(command, name, flag, words=(*settings, *flags))
             yield Rule(command, name, "--*")  # The value of any other option is the user's own.
             yield Rule(command, name, words=(*settings, *flags))
+
+
+def _bank_rules() -> Iterator[Rule]:
+    from .bank.delta import Compression
+    from .bank.posterior import Structure
+
+    yield Rule("bank", previous="bank", words=tuple(BANK))
+    yield Rule("bank", previous="--compression", words=get_args(Compression))
+    yield Rule("bank", previous="--posterior", words=get_args(Structure))
+    yield Rule("bank", previous="--out", paths="files")
+    yield Rule(
+        "bank", current="-*", words=tuple(dict.fromkeys(option for action in BANK.values() for option in action))
+    )
+    yield Rule("bank", paths="folders")
+    yield Rule("adapt", previous="--base", paths="folders")
+    yield Rule("adapt", previous="--data", paths="files")
+    yield Rule("adapt", words=ADAPT)
 
 
 def options(command: str, experiment: Any) -> tuple[list[str], list[str]]:
@@ -103,7 +132,7 @@ def _bash(table: Iterable[Rule], experiments: Sequence[str]) -> str:
     return f"""{_cases(table)}
 _shrinx() {{
   local current="${{COMP_WORDS[COMP_CWORD]}}" previous="${{COMP_WORDS[COMP_CWORD-1]}}"
-  local command= experiment= offered= word
+  local command= experiment= offered= paths= word
   if [ "$COMP_CWORD" -gt 1 ]; then
     command="${{COMP_WORDS[1]}}"
     for word in "${{COMP_WORDS[@]:2:COMP_CWORD-2}}"; do
@@ -111,10 +140,11 @@ _shrinx() {{
     done
   fi
   _shrinx_offer "$command:$experiment:$previous:$current"
-  if [ "$offered" = / ]; then
+  case "$offered" in /) paths=-d ;; .) paths=-f ;; esac
+  if [ "$paths" ]; then
     local IFS=$'\\n'
     compopt -o filenames 2>/dev/null
-    COMPREPLY=($(compgen -d -- "$current"))
+    COMPREPLY=($(compgen "$paths" -- "$current"))
   else
     COMPREPLY=($(compgen -W "$offered" -- "$current"))
   fi
@@ -134,21 +164,23 @@ _shrinx() {{
     done
   fi
   _shrinx_offer "$command:$experiment:$previous:$current"
-  if [[ "$offered" = / ]]; then
-    _files -/
-  else
-    compadd -- ${{=offered}}
-  fi
+  case "$offered" in
+    /) _files -/ ;;
+    .) _files ;;
+    *) compadd -- ${{=offered}} ;;
+  esac
 }}
 (( $+functions[compdef] )) || {{ autoload -Uz compinit && compinit }}
 compdef _shrinx shrinx"""
 
 
 def _cases(table: Iterable[Rule]) -> str:
-    """The table for bash and zsh: sets `offered`, which a lone slash makes mean folders."""
-    cases = "\n".join(
-        f"    {rule.pattern}) offered='{'/' if rule.folders else ' '.join(rule.words)}' ;;" for rule in table
-    )
+    """The table for bash and zsh: sets `offered`, where a lone slash means folders and a lone dot files."""
+
+    def offer(rule: Rule) -> str:
+        return " ".join(rule.words) if rule.paths is None else {"folders": "/", "files": "."}[rule.paths]
+
+    cases = "\n".join(f"    {rule.pattern}) offered='{offer(rule)}' ;;" for rule in table)
     return f"""_shrinx_offer() {{
   case "$1" in
 {cases}
@@ -158,8 +190,10 @@ def _cases(table: Iterable[Rule]) -> str:
 
 def _fish(table: Iterable[Rule], experiments: Sequence[str]) -> str:
     def offer(rule: Rule) -> str:
-        if rule.folders:
-            return "__fish_complete_directories $current ''"
+        if rule.paths is not None:
+            return {"folders": "__fish_complete_directories $current ''", "files": "__fish_complete_path $current"}[
+                rule.paths
+            ]
         return f"printf '%s\\n' {' '.join(rule.words)}" if rule.words else "true"
 
     cases = "\n".join(f"        case '{rule.pattern}'\n            {offer(rule)}" for rule in table)

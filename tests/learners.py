@@ -39,3 +39,5 @@ def make_learners(solver=None, num_steps=5, **options):
 
 
 NAMES = tuple(make_learners())
+# One for every way in which a model is differentiated: the others do to it what one of these does.
+KINDS = ("sigma_maml", "sigma_imaml", "sigma_reptile", "meta_sgd")

@@ -112,15 +112,17 @@ def relative_error(actual: np.ndarray, expected: np.ndarray) -> float:
     return float(np.linalg.norm(actual - expected) / np.linalg.norm(expected))
 
 
-def conv_net(key: jax.Array, *, channels: int = 4, classes: int = 3) -> dict:
-    """Two blocks of convolution and batch norm on 8x8 images, and a linear output; modules conv0, bn0, conv1, …"""
-    keys = jax.random.split(key, 3)
+def conv_net(key: jax.Array, *, blocks: int = 2, channels: int = 4, classes: int = 3) -> dict:
+    """Blocks of convolution and batch norm on 8x8 images, and a linear output; modules conv0, bn0, conv1, …"""
+    *keys, output_key = jax.random.split(key, blocks + 1)
     he = jax.nn.initializers.he_normal(in_axis=1, out_axis=0)
     params = {}
-    for block, inputs in enumerate((1, channels)):
-        params[f"conv{block}"] = {"w": he(keys[block], (channels, inputs, 3, 3)), "b": jnp.zeros(channels)}
+    for block, block_key in enumerate(keys):
+        inputs = channels if block else 1
+        params[f"conv{block}"] = {"w": he(block_key, (channels, inputs, 3, 3)), "b": jnp.zeros(channels)}
         params[f"bn{block}"] = {"scale": jnp.ones(channels), "offset": jnp.zeros(channels)}
-    params["output"] = {"w": he(keys[2], (classes, channels * 4)), "b": jnp.zeros(classes)}
+    features = channels * (8 >> blocks) ** 2
+    params["output"] = {"w": he(output_key, (classes, features)), "b": jnp.zeros(classes)}
     return params
 
 
@@ -129,7 +131,7 @@ def conv_net_loss(params: dict, batch: tuple, compute_dtype=None) -> jax.Array:
     images, labels = batch
     cast = (lambda x: x) if compute_dtype is None else (lambda x: x.astype(compute_dtype))
     x = cast(images)[:, None]
-    for block in range(2):
+    for block in range(len(params) // 2):
         conv, norm = params[f"conv{block}"], params[f"bn{block}"]
         x = jax.lax.conv(x, cast(conv["w"]), (2, 2), "SAME") + cast(conv["b"])[None, :, None, None]
         x = (x - x.mean((0, 2, 3), keepdims=True)) * jax.lax.rsqrt(x.var((0, 2, 3), keepdims=True) + 1e-3)

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from shrinx.cli import main
-from shrinx.cli_completion import COMMANDS, options, script
+from shrinx.cli_completion import ADAPT, BANK, COMMANDS, options, script
 from shrinx.experiments import EXPERIMENTS, find_experiment
 
 SINUSOID = find_experiment("sinusoid")
@@ -35,6 +35,14 @@ LINES = [
     (["report", "other", "on"], {"one run"}),
     (["report", "--"], {"--out", "--help"}),
     (["run", "sinusoid", "--out", "oth"], {"other"}),
+    (["bank", ""], set(BANK)),
+    (["bank", "verify", "o"], {"one run", "other"}),
+    (["bank", "create", "other", "--co"], {"--compression"}),
+    (["bank", "create", "other", "--compression", ""], {"float16", "bfloat16", "int8"}),
+    (["bank", "create", "other", "--posterior", ""], {"diagonal", "full"}),
+    (["adapt", "--base", ""], {"one run", "other"}),
+    (["adapt", "--data", "one"], {"one run", "onefile"}),
+    (["adapt", "--base", "other", "--t"], {"--task", "--tolerance"}),
 ]
 
 
@@ -88,11 +96,26 @@ def test_the_script_is_printed_and_parses(tmp_path, capsys, name):
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 @pytest.mark.parametrize("command", ["run", "tune"])
 def test_the_options_are_those_of_the_help(capsys, command, experiment):
-    with pytest.raises(SystemExit, match="0"):
-        main([command, experiment, "--help"])
-    listed = re.findall(r"^\W*((?:-h, )?--[a-z][a-z-]*(?:, --[a-z-]+)*)", capsys.readouterr().out, flags=re.MULTILINE)
-    shown = {option for line in listed for option in line.split(", ") if option != "-h"}
+    shown = shown_options(capsys, command, experiment)
     assert shown == {option for part in options(command, find_experiment(experiment)) for option in part}
+
+
+@pytest.mark.parametrize("command", [("adapt",), *(("bank", action) for action in BANK)], ids=" ".join)
+def test_the_options_of_banks_are_those_of_the_help(capsys, command):
+    assert shown_options(capsys, *command) == set(ADAPT if command == ("adapt",) else BANK[command[1]])
+
+
+def shown_options(capsys, *command):
+    with pytest.raises(SystemExit, match="0"):
+        main([*command, "--help"])
+    listed = re.findall(r"^\W*((?:-h, )?--[a-z][a-z-]*(?:, --[a-z-]+)*)", capsys.readouterr().out, flags=re.MULTILINE)
+    return {option for line in listed for option in line.split(", ") if option != "-h"}
+
+
+def test_the_actions_on_banks_are_those_of_the_help(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["bank", "--help"])
+    assert "{" + ",".join(BANK) + "}" in capsys.readouterr().out
 
 
 def test_the_commands_are_those_of_the_help(capsys):

@@ -14,7 +14,7 @@ MEAN, VARIANCE = optax.sgd(0.1), optax.sgd(0.1)
 
 @pytest.fixture(scope="module")
 def network():
-    return conv_net(jax.random.key(0)), image_tasks(jax.random.key(1), 3)
+    return conv_net(jax.random.key(0), blocks=1), image_tasks(jax.random.key(1), 3)
 
 
 def flat(tree):
@@ -32,7 +32,7 @@ def hand_written_maml(params, tasks, rate, num_steps):
         return conv_net_loss(theta, query)
 
     losses = jax.vmap(query_loss, in_axes=(None, 0, 0))
-    return jax.grad(lambda p: jnp.mean(losses(p, tasks.support, tasks.query)))(params)
+    return jax.jit(jax.grad(lambda p: jnp.mean(losses(p, tasks.support, tasks.query))))(params)
 
 
 def test_sigma_maml_with_infinite_variances_is_maml(network):
@@ -122,7 +122,7 @@ def test_fomaml_is_the_query_gradient_at_the_adapted_parameters(network):
         adapted = sx.adapt(conv_net_loss, prior, support, sx.ProximalGD(0.1), num_steps=3)
         return jax.grad(conv_net_loss)(adapted.params, query)
 
-    expected = jax.tree.map(lambda g: g.mean(0), jax.vmap(one)(tasks.support, tasks.query))
+    expected = jax.tree.map(lambda g: g.mean(0), jax.jit(jax.vmap(one))(tasks.support, tasks.query))
     assert relative_error(flat(ours.mean), flat(expected)) < 1e-5
 
 
@@ -146,13 +146,13 @@ def test_sigma_reptile_with_equal_variances_is_reptile(network, variance):
 
 def test_reptile_needs_no_query_set(network):
     params, tasks = network
-    learner = sx.reptile(sx.ProximalAdam(0.01), num_steps=5, optimiser=optax.sgd(1.0))
+    solver = sx.ProximalAdam(0.01, eps=1e-3)  # Biases before batch norm have gradients of rounding alone.
+    learner = sx.reptile(solver, num_steps=5, optimiser=optax.sgd(1.0))
     state, info = learner.update(conv_net_loss, learner.init(sx.Prior.create(params)), sx.Task(tasks.support))
     # With a rate of 1 the new mean is the mean of the adapted parameters.
     prior = sx.Prior.create(params, variance=jnp.inf)
-    adapted = jax.vmap(lambda s: sx.adapt(conv_net_loss, prior, s, sx.ProximalAdam(0.01), num_steps=5).params)(
-        tasks.support
-    )
+    adapt = jax.jit(jax.vmap(lambda s: sx.adapt(conv_net_loss, prior, s, solver, num_steps=5).params))
+    adapted = adapt(tasks.support)
     assert relative_error(flat(state.prior.mean), flat(jax.tree.map(lambda x: x.mean(0), adapted))) < 1e-5
     assert info.num_failed == 0
 

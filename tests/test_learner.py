@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from learners import NAMES, make_learners, relaxed
+from learners import KINDS, NAMES, make_learners, relaxed
 from problems import conv_net, conv_net_loss, image_tasks
 
 import shrinx as sx
@@ -18,7 +18,7 @@ from shrinx.tasks import normal
 
 @functools.cache  # One loss function per model, so that tests share compiled programs.
 def conv_model():
-    prior = sx.Prior.create(conv_net(jax.random.key(0)), variance=0.1)
+    prior = sx.Prior.create(conv_net(jax.random.key(0), blocks=1), variance=0.1)
     return conv_net_loss, prior, image_tasks(jax.random.key(1), 5)
 
 
@@ -47,6 +47,11 @@ MODELS = {"conv": conv_model, "equinox": equinox_model, "lone": lone_array_model
 
 @pytest.fixture(params=NAMES)
 def name(request):
+    return request.param
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
     return request.param
 
 
@@ -105,10 +110,10 @@ def test_vmap_over_tasks_equals_a_loop(name, model):
     np.testing.assert_allclose(info.query_losses, [float(i.query_loss) for _, i in alone], rtol=1e-4)
 
 
-def test_chunks_change_nothing(name):
+def test_chunks_change_nothing(kind):
     loss_fn, prior, tasks = equinox_model()
-    together, info = make_learners()[name].gradient(loss_fn, prior, tasks)
-    chunked, chunked_info = make_learners(chunk_size=2)[name].gradient(loss_fn, prior, tasks)
+    together, info = make_learners()[kind].gradient(loss_fn, prior, tasks)
+    chunked, chunked_info = make_learners(chunk_size=2)[kind].gradient(loss_fn, prior, tasks)
     assert_trees_close(chunked, together, atol=1e-5 * max(1.0, float(optax.tree.norm(together))))
     np.testing.assert_allclose(chunked_info.query_losses, info.query_losses, rtol=1e-4)
 
@@ -124,12 +129,12 @@ def test_learning_lowers_the_query_loss(name):
     assert losses[-1] < losses[0]
 
 
-def test_a_failed_task_is_left_out_and_counted(name):
+def test_a_failed_task_is_left_out_and_counted(kind):
     loss_fn, prior, tasks = equinox_model()
     x, y = tasks.support
     broken = sx.Task(support=(x.at[2].set(jnp.nan), y), query=tasks.query)
     healthy = jax.tree.map(lambda x: x[np.array([0, 1, 3, 4])], tasks)
-    learner = make_learners()[name]
+    learner = make_learners()[kind]
     gradient, info = learner.gradient(loss_fn, prior, broken)
     expected, _ = learner.gradient(loss_fn, prior, healthy)
     assert info.num_failed == 1
@@ -139,10 +144,10 @@ def test_a_failed_task_is_left_out_and_counted(name):
     assert_trees_close(gradient, expected, atol=1e-5 * max(1.0, float(optax.tree.norm(expected))))
 
 
-def test_nothing_moves_when_every_task_fails(name):
+def test_nothing_moves_when_every_task_fails(kind):
     loss_fn, prior, tasks = equinox_model()
     x, y = tasks.support
-    learner = make_learners()[name]
+    learner = make_learners()[kind]
     first, _ = learner.update(loss_fn, learner.init(prior), tasks)
     state, info = learner.update(loss_fn, first, sx.Task((x * jnp.nan, y), tasks.query))
     assert info.num_failed == 5
@@ -164,25 +169,25 @@ def test_a_diverged_but_finite_task_is_left_out():
     assert info.healthy.all()
 
 
-def test_task_gradients_are_clipped(name):
+def test_task_gradients_are_clipped(kind):
     loss_fn, prior, tasks = equinox_model()
-    free, info = make_learners()[name].gradient(loss_fn, prior, tasks)
+    free, info = make_learners()[kind].gradient(loss_fn, prior, tasks)
     limit = 0.5 * float(jnp.min(info.gradient_norm))
-    clipped, _ = make_learners(max_task_norm=limit)[name].gradient(loss_fn, prior, tasks)
+    clipped, _ = make_learners(max_task_norm=limit)[kind].gradient(loss_fn, prior, tasks)
     assert optax.tree.norm(clipped.mean) <= limit * 1.0001
     assert optax.tree.norm(clipped.log_variance) <= limit * 1.0001
-    loose, _ = make_learners(max_task_norm=1e9)[name].gradient(loss_fn, prior, tasks)
+    loose, _ = make_learners(max_task_norm=1e9)[kind].gradient(loss_fn, prior, tasks)
     assert_trees_close(loose, free)
 
 
-def test_mini_batches_inside_the_learner(name):
+def test_mini_batches_inside_the_learner(kind):
     loss_fn, prior, tasks = equinox_model()
 
     def sample(key, data):
         rows = jax.random.choice(key, 10, (6,))
         return jax.tree.map(lambda x: x[rows], data)
 
-    learner = make_learners(sample=sample, query_sample=sample)[name]
+    learner = make_learners(sample=sample, query_sample=sample)[kind]
     one, _ = learner.gradient(loss_fn, prior, tasks, key=jax.random.key(0))
     same, _ = learner.gradient(loss_fn, prior, tasks, key=jax.random.key(0))
     other, _ = learner.gradient(loss_fn, prior, tasks, key=jax.random.key(1))

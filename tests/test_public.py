@@ -33,14 +33,16 @@ def test_glossary_covers_the_papers_symbols():
         assert symbol in text
 
 
-def test_the_readmes_example_runs(capsys):
+def test_the_readmes_example_runs(capsys, tmp_path, monkeypatch):
     """The code of the README, with fewer updates."""
     text = (DOCS.parent / "README.md").read_text()
-    [code] = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    code = "".join(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL))
     assert "range(4000)" in code
+    monkeypatch.chdir(tmp_path)
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         exec(compile(code.replace("range(4000)", "range(20)"), "README.md", "exec"), {})
     assert "of the parameters" in capsys.readouterr().out
+    assert sx.Bank.open("bank").names() == ("alice", "bob")
 
 
 def test_the_guides_solver_works():

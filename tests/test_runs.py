@@ -1,7 +1,6 @@
 """Runs: the command line, the folder, interruption and resumption."""
 
 import dataclasses
-import functools
 import json
 import os
 import random
@@ -9,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -27,7 +27,7 @@ from shrinx.runs.statistics import half_width, summarise
 
 TOY = ["--num-updates", "4", "--inner-steps", "3", "--adapt-steps", "2"]
 TOY += ["--num-test-tasks", "3", "--tasks-per-update", "2"]
-# Convolutions are slow without the optimisations of the compiler, which the tests turn off.
+# Convolutions are slow without the optimisations of the compiler, which the tests turn off: few filters, one block.
 FEW_SHOT = ["--num-filters", "2", "--queries", "1", "--train-shots", "2"]
 SMALL = {
     "aug-omniglot": ["--num-filters", "2", "--query-batch-size", "4", "--batch-size", "4"],
@@ -64,9 +64,7 @@ def run(out: Path, *more: str, experiment: str = "sinusoid", algorithm: str = "s
 def test_every_experiment_and_algorithm_runs(tmp_path, capsys, monkeypatch, experiment, algorithm):
     if experiment in FOLDERS:
         monkeypatch.setenv("SHRINX_DATA", str(FOLDERS[experiment](tmp_path)))
-    if experiment in ("omniglot", "miniimagenet"):
-        # One block of convolution instead of four, which would take most of a minute to compile.
-        monkeypatch.setattr(find_experiment(experiment).module, "ConvNet", functools.partial(ConvNet, num_blocks=1))
+        monkeypatch.setattr(find_experiment(experiment).module, "ConvNet", partial(ConvNet, num_blocks=1))
     assert run(tmp_path / "run", "--seeds", "2", experiment=experiment, algorithm=algorithm) == 0
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["experiment"], result["algorithm"], result["preset"]) == (experiment, algorithm, "quick")
@@ -178,6 +176,7 @@ COMMAND += ["--inner-steps", "20", "--adapt-steps", "2", "--num-test-tasks", "3"
 def test_ten_interruptions_change_no_bit(tmp_path):
     """Ctrl-C and kill -9 at random moments; the state in the end is that of the run nobody touched."""
     env = {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
+    env |= {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "programs")}  # Twelve processes compile the same.
     whole, pieces = tmp_path / "whole", tmp_path / "pieces"
     subprocess.run([*COMMAND, "--out", str(whole)], env=env, check=True, capture_output=True)
     rng = random.Random(0)

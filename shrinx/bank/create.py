@@ -1,0 +1,36 @@
+"""A folder that is there as a whole or not at all."""
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .errors import BankError
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder to fill, which becomes `path` at the end; refuses if something is there already."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise _occupied(path)
+    path = path.resolve()  # A link is kept, and the folder it leads to is replaced.
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}.part"
+    temporary.mkdir()
+    try:
+        yield temporary
+        if path.exists():
+            shutil.copymode(path, temporary)  # A private folder stays private.
+        try:
+            os.replace(temporary, path)
+        except OSError as error:
+            raise _occupied(path) from error
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _occupied(path: Path) -> BankError:
+    return BankError(f"{path} is not an empty folder; open the bank in it, or name a new folder.")

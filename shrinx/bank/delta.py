@@ -1,0 +1,87 @@
+"""What changed for one task, as arrays to store: exactly, or smaller with an error that is measured.
+
+Exact deltas are the adapted values themselves, so that reading gives back the very bits. Compressed ones are
+differences to the base, whose small numbers lose less.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+import jax.numpy as jnp
+import numpy as np
+
+from .errors import BankError
+
+Compression: TypeAlias = Literal["float16", "bfloat16", "int8"]
+Part: TypeAlias = tuple[np.ndarray, ...]
+"""The task-specific modules of a tree, as `Restriction.extract` cuts them out."""
+
+POSTERIOR = "posterior"
+"""The array, beside the parameters, of a task that was stored with its posterior."""
+
+_EXACT = "exact"
+
+
+@dataclass(frozen=True)
+class Delta:
+    """A task as it is stored: its arrays by name, how they are encoded, and the relative error of that."""
+
+    tensors: dict[str, np.ndarray]
+    encoding: str
+    error: float
+
+
+def check_compression(compression: str | None) -> None:
+    if compression is not None and compression not in get_args(Compression):
+        raise BankError(f"Unknown compression {compression!r}; known: {', '.join(get_args(Compression))}.")
+
+
+def encode(paths: tuple[str, ...], part: Part, base: Part, compression: Compression | None) -> Delta:
+    """Store `part`, which was adapted from `base`."""
+    if compression is None:
+        return Delta({f"value/{path}": value for path, value in zip(paths, part, strict=True)}, _EXACT, 0.0)
+    tensors: dict[str, np.ndarray] = {}
+    for path, value, origin in zip(paths, part, base, strict=True):
+        difference = _wide(value) - _wide(origin)
+        if compression == "int8":
+            largest = np.max(np.abs(difference), initial=0.0)
+            scale = np.asarray(largest / 127 if largest > 0 else 1.0, np.float32)
+            tensors[f"scale/{path}"] = scale
+            tensors[f"difference/{path}"] = np.clip(np.rint(difference / scale), -127, 127).astype(np.int8)
+        else:
+            with np.errstate(over="ignore"):
+                tensors[f"difference/{path}"] = difference.astype(jnp.dtype(compression))
+    decoded = decode(paths, Delta(tensors, compression, 0.0), base)
+    lost = _norm([_wide(a) - _wide(b) for a, b in zip(decoded, part, strict=True)])
+    moved = _norm([_wide(a) - _wide(b) for a, b in zip(part, base, strict=True)])
+    if not np.isfinite(lost):
+        raise BankError(f"The differences to the base do not fit into {compression}; use 'bfloat16' or none.")
+    return Delta(tensors, compression, lost / moved if moved > 0 else 0.0)
+
+
+def decode(paths: tuple[str, ...], delta: Delta, base: Part) -> Part:
+    """The adapted values; a `BankError` if the arrays are not those of a task of this bank."""
+    kind = "value" if delta.encoding == _EXACT else "difference"
+    if kind == "difference" and delta.encoding not in get_args(Compression):
+        raise BankError(f"it is encoded as {delta.encoding!r}")
+    part = []
+    for path, origin in zip(paths, base, strict=True):
+        stored = delta.tensors.get(f"{kind}/{path}")
+        if stored is None or stored.shape != origin.shape:
+            raise BankError(f"there is no array '{kind}/{path}' of shape {origin.shape} in it")
+        if kind == "value":
+            if stored.dtype != origin.dtype:
+                raise BankError(f"its array '{kind}/{path}' has dtype {stored.dtype}, the base {origin.dtype}")
+            part.append(stored)
+            continue
+        scale = _wide(delta.tensors[f"scale/{path}"]) if delta.encoding == "int8" else 1.0
+        part.append((_wide(origin) + _wide(stored) * scale).astype(origin.dtype))
+    return tuple(part)
+
+
+def _wide(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float64)
+
+
+def _norm(arrays: list[np.ndarray]) -> float:
+    return float(np.sqrt(sum(np.sum(np.square(array)) for array in arrays)))

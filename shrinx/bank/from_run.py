@@ -1,0 +1,102 @@
+"""Banks of runs: the model that an experiment has learned, and the data its tasks are made of."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._types import Data
+from ..experiments import find_experiment
+from ..runs import checkpoint
+from ..runs.folder import read_json
+from ..runs.meta import Setup, draw
+from .bank import Bank
+from .delta import Compression
+from .errors import BankError
+from .posterior import Structure
+
+
+def bank_from_run(
+    run: Path,
+    path: Path,
+    *,
+    modules: Sequence[str] = (),
+    seed: int = 0,
+    compression: Compression | None = None,
+    posterior: Structure | None = None,
+) -> Bank:
+    """A bank around what the finished run in `run` has learned.
+
+    `modules` are those the run has selected by default; `seed` counts the runs that were trained together from 0.
+    """
+    config = read_json(run / "config.json")
+    if not (run / "result.json").exists():
+        raise BankError(f"{run} is not finished; go on with it by `shrinx run ... --resume`.")
+    result = read_json(run / "result.json")
+    if not 0 <= seed < config["seeds"]:
+        raise BankError(f"{run} has seeds 0 to {config['seeds'] - 1}, there is no {seed}.")
+    model = {key: config[key] for key in ("experiment", "algorithm", "preset", "config")}
+    setup = _setup(model)
+    keys = jax.vmap(jax.random.key)(jnp.arange(config["seeds"]))
+    like = jax.vmap(lambda key: setup.learner.init(setup.init(key)))(keys)
+    restored = checkpoint.restore(run / "checkpoints", like)
+    if restored is None:
+        raise BankError(f"{run} has no checkpoint to take the model from; run it again.")
+    prior = jax.tree.map(lambda leaf: leaf[seed], restored[1].prior)
+    chosen = modules or [module["name"] for module in result["modules"] if module["selected"]]
+    return Bank.create(path, prior, chosen, compression=compression, posterior=posterior, model=model)
+
+
+def setup_of(bank: Bank) -> Setup:
+    """Loss and solver of the experiment whose model is in the bank."""
+    if bank.model is None:
+        raise BankError(
+            f"The bank in {bank.path} was not made from a run, and does not say which loss its tasks are adapted with: "
+            "adapt them in Python, with `shrinx.adapt_task`."
+        )
+    return _setup(bank.model)
+
+
+def read_data(path: Path, setup: Setup, num_tasks: int | None) -> Data:
+    """The data of one task, or of `num_tasks` along a leading axis, from a file of arrays (npz)."""
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {name: jnp.asarray(stored[name]) for name in stored.files}
+    except FileNotFoundError:
+        raise BankError(f"{path} does not exist.") from None
+    except Exception as error:  # zipfile, zlib and numpy raise a dozen different things for a broken file.
+        raise BankError(f"{path} is no file of arrays; write one with `numpy.savez`.") from error
+    split = None if setup.split is None else jax.tree.map(jnp.asarray, setup.split(0))
+    expected = jax.eval_shape(lambda key: draw(setup.test_tasks, key, split), jax.random.key(0)).support
+    if num_tasks is None:
+        expected = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), expected)
+    leaves, treedef = jax.tree.flatten(expected)
+    names = _names(expected)
+    if set(names) != set(arrays):
+        raise BankError(
+            f"{path} holds the arrays {sorted(arrays)}; the experiment's tasks are made of {sorted(names)}."
+        )
+    # The axes of tasks and of points may have any length.
+    free = 1 if num_tasks is None else 2
+    for name, leaf in zip(names, leaves, strict=True):
+        shape = arrays[name].shape
+        if len(shape) != leaf.ndim or shape[free:] != leaf.shape[free:]:
+            raise BankError(f"{path} has an array '{name}' of shape {shape}; expected one like {leaf.shape}.")
+    return treedef.unflatten([arrays[name].astype(leaf.dtype) for name, leaf in zip(names, leaves, strict=True)])
+
+
+def _setup(model: dict[str, Any]) -> Setup:
+    experiment = find_experiment(model["experiment"])
+    kind = type(experiment.config(model["algorithm"], model["preset"]))
+    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in model["config"].items()}
+    return experiment.module.setup(kind(**fields))
+
+
+def _names(data: Data) -> list[str]:
+    """What the arrays are called in a file: keys of a dictionary, x and y of a pair."""
+    if isinstance(data, dict):
+        return sorted(data)
+    return {1: ["x"], 2: ["x", "y"]}[len(jax.tree.leaves(data))]

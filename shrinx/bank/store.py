@@ -1,0 +1,177 @@
+"""The tasks on disk: one file each, and the pack. The files are the truth; there is no list to fight over.
+
+Adding a task writes beside its file and renames, sharing the lock with others that add. Whatever removes something
+(delete, rename, pack) holds the lock alone, and writes before it removes: a crash leaves a task twice, never lost.
+A task's own file counts before the pack, which is older.
+"""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .delta import Delta
+from .errors import BankError, DamagedError
+from .lock import locked
+from .names import check_name, file_name
+from .pack import Pack, write_pack
+from .safetensors import TensorFile, write_tensors
+
+FORMAT = "shrinx-task-1"
+FOLDER = "tasks"
+PACK = "packed.safetensors"
+
+
+@dataclass(frozen=True, eq=False)
+class Store:
+    """The tasks of the bank in `path`, whose base has the digest `base`."""
+
+    path: Path
+    base: str
+    # Which task a file holds never changes, since the file's name is a digest of the task's.
+    _known: dict[str, str] = field(default_factory=dict, repr=False)
+    _packs: dict[tuple[int, ...], Pack] = field(default_factory=dict, repr=False)
+
+    @property
+    def folder(self) -> Path:
+        return self.path / FOLDER
+
+    def file(self, name: str) -> Path:
+        return self.folder / file_name(name)
+
+    def names(self) -> tuple[str, ...]:
+        own = [self._name_in(path) for path in task_files(self.path)]
+        return tuple(sorted({*(name for name in own if name is not None), *self._packed()}))
+
+    def count(self) -> int:
+        """How many tasks there are at most, without looking into their files."""
+        return len(task_files(self.path)) + len(self._packed())
+
+    def read(self, name: str) -> Delta:
+        """A task, checked: the damage of its file, and the base it was made for."""
+        check_name(name)
+        try:
+            return read_task(self.file(name), name, self.base)
+        except FileNotFoundError:
+            # Looked at only now: tasks move from files into the pack, which is in place before the files go.
+            pack = self._pack()
+        if pack is None or name not in pack.places:
+            raise self._unknown(name)
+        return pack.read(name)
+
+    def write(self, name: str, delta: Delta) -> None:
+        check_name(name)
+        with locked(self.path, shared=True):
+            self._write(name, delta)
+
+    def delete(self, name: str) -> None:
+        check_name(name)
+        with locked(self.path):
+            if not self._holds(name):  # Not by reading: a damaged task can be deleted too.
+                raise self._unknown(name)
+            self._remove(name)
+
+    def rename(self, old: str, new: str) -> None:
+        check_name(new)
+        with locked(self.path):
+            delta = self.read(old)
+            if self._holds(new):
+                raise BankError(f"There is a task {new!r} in {self.path} already; delete it first.")
+            self._write(new, delta)
+            self._remove(old)
+
+    def pack(self) -> None:
+        """Move all tasks into the pack, and clear what interrupted writers left behind."""
+        with locked(self.path):
+            names = self.names()
+            if names:
+                write_pack(self.path / PACK, {name: self.read(name) for name in names}, self.base)
+            for path in [self.file(name) for name in names]:
+                path.unlink(missing_ok=True)
+            for path in [*self.folder.glob(".*.part"), *self.path.glob(".*.part")]:
+                path.unlink()
+
+    def signature(self, name: str) -> tuple[int, ...] | None:
+        """Something that changes when the task is written anew; `None` if it is gone."""
+        signature = _signature(self.file(name))
+        if signature is None and name in self._packed():
+            signature = _signature(self.path / PACK)
+        return signature
+
+    def changed(self) -> tuple[int, int]:
+        """When files were last added or removed, and when the pack was, in nanoseconds of the file system's clock."""
+        own, packed = _signature(self.folder), _signature(self.path / PACK)
+        return 0 if own is None else own[1], 0 if packed is None else packed[1]
+
+    def _write(self, name: str, delta: Delta) -> None:
+        metadata = {"format": FORMAT, "task": name, "base": self.base}
+        metadata |= {"encoding": delta.encoding, "error": repr(delta.error)}
+        write_tensors(self.file(name), delta.tensors, metadata)
+
+    def _remove(self, name: str) -> None:
+        pack = self._pack()
+        if pack is not None and name in pack.places:
+            rest = {other: pack.read(other) for other in pack.places if other != name}
+            # First the pack: the other way round a crash would bring an old version back.
+            write_pack(self.path / PACK, rest, self.base)
+        self.file(name).unlink(missing_ok=True)
+
+    def _holds(self, name: str) -> bool:
+        return self.file(name).exists() or name in self._packed()
+
+    def _unknown(self, name: str) -> BankError:
+        known = self.names()
+        some = ", ".join(map(repr, known[:5])) + (f" and {len(known) - 5} more" if len(known) > 5 else "")
+        return BankError(f"There is no task {name!r} in {self.path}; known: {some or 'none yet'}.")
+
+    def _name_in(self, path: Path) -> str | None:
+        """The task in a file; `None` for a file that is damaged, as `verify` will say, or was removed meanwhile."""
+        if path.name not in self._known:
+            try:
+                name = TensorFile.open(path, mapped=True).metadata.get("task", "")
+            except (FileNotFoundError, DamagedError):
+                return None
+            if path.name != file_name(name):
+                return None
+            self._known[path.name] = name
+        return self._known[path.name]
+
+    def _packed(self) -> tuple[str, ...]:
+        pack = self._pack()
+        return () if pack is None else tuple(pack.places)
+
+    def _pack(self) -> Pack | None:
+        signature = _signature(self.path / PACK)
+        if signature is None:
+            return None
+        pack = self._packs.get(signature)
+        if pack is None:
+            pack = Pack.open(self.path / PACK)
+            if pack.file.metadata.get("base") != self.base:
+                raise BankError(f"{self.path / PACK} was made for another base; it does not belong into this bank.")
+            self._packs.clear()
+            self._packs[signature] = pack
+        return pack
+
+
+def task_files(bank: Path) -> list[Path]:
+    return sorted(path for path in (bank / FOLDER).glob("*.safetensors") if not path.name.startswith("."))
+
+
+def read_task(path: Path, name: str, base: str) -> Delta:
+    """The task `name` from a file of its own."""
+    file = TensorFile.open(path, mapped=False)
+    file.check()
+    if file.metadata.get("base") != base:
+        raise BankError(f"{path} was made for another base; adapt the task anew and put it into this bank.")
+    if file.metadata.get("format") != FORMAT or file.metadata.get("task") != name:
+        raise DamagedError(f"{path} is damaged: it does not hold task {name!r}.")
+    tensors = {key: file.array(key) for key in file.entries}
+    return Delta(tensors, file.metadata.get("encoding", ""), float(file.metadata.get("error", "nan")))
+
+
+def _signature(path: Path) -> tuple[int, ...] | None:
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return (status.st_ino, status.st_mtime_ns, status.st_size)

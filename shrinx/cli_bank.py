@@ -1,0 +1,195 @@
+"""`shrinx bank` and `shrinx adapt`: adapted tasks on disk, from the command line."""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import jax
+
+from .bank.adapting import adapt_task
+from .bank.bank import Bank
+from .bank.delta import Compression
+from .bank.errors import BankError
+from .bank.posterior import Structure
+from .bank.verify import verify
+from .runs.errors import UserError
+
+_EXAMPLES = """examples:
+  shrinx bank create voices --run runs/demo
+  shrinx adapt --base voices --task alice --data alice.npz
+  shrinx bank list voices
+  shrinx bank verify voices
+  shrinx bank export voices alice --out alice.safetensors"""
+
+
+def run_bank(rest: list[str]) -> int:
+    """Make, look at and change banks."""
+    parsed = _bank_parser().parse_args(rest)
+    return _with_files(lambda: parsed.action(parsed))
+
+
+def run_adapt(rest: list[str]) -> int:
+    """Adapt to a task and put it into a bank."""
+    parser = argparse.ArgumentParser(
+        prog="shrinx adapt",
+        description="Adapt the task-specific modules of a bank to a task, until the posterior objective has converged.",
+        epilog="example: shrinx adapt --base voices --task alice --data alice.npz",
+    )
+    parser.add_argument("--base", type=Path, required=True, metavar="DIR", help="a bank made by `shrinx bank create`")
+    parser.add_argument("--task", nargs="+", required=True, metavar="NAME", help="the task, or several at once")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="its arrays in an npz file; for several tasks each with a leading axis, one entry per task",
+    )
+    parser.add_argument("--max-steps", type=int, default=10_000, metavar="N", help="stop here at the latest")
+    parser.add_argument("--tolerance", type=float, default=1e-4, help="stop when a hundred steps change this little")
+    parser.add_argument("--learning-rate", type=float, metavar="RATE", help="the solver's; the run's by default")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the loss, for a bank that keeps posteriors")
+    parsed = parser.parse_args(rest)
+    return _with_files(lambda: _adapt(parsed))
+
+
+def _adapt(parsed: argparse.Namespace) -> int:
+    from .bank.from_run import read_data, setup_of
+
+    bank = Bank.open(parsed.base)
+    setup = setup_of(bank)
+    solver = setup.solver or setup.learner.solver
+    if parsed.learning_rate is not None:
+        solver = replace(solver, learning_rate=parsed.learning_rate)
+    names = parsed.task[0] if len(parsed.task) == 1 else parsed.task
+    sample = setup.learner.sample
+    report = adapt_task(
+        bank,
+        setup.loss_fn,
+        names,
+        read_data(parsed.data, setup, None if len(parsed.task) == 1 else len(parsed.task)),
+        solver,
+        max_steps=parsed.max_steps,
+        tolerance=parsed.tolerance,
+        key=None if sample is None else jax.random.key(0),
+        sample=sample,
+        scale=parsed.scale,
+    )
+    for name, steps, loss, converged in zip(report.names, report.num_steps, report.loss, report.converged, strict=True):
+        end = "converged" if converged else "not converged (raise --max-steps)"
+        print(f"{_shown(name)}: loss {loss:.4g}, {end} after {steps:,} steps.")
+    return 0
+
+
+def _bank_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="shrinx bank",
+        description="A bank is a folder with one shared model and, for every task, only what changed.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(required=True, metavar="{create,list,verify,delete,rename,pack,export}")
+
+    def add(name: str, action: Callable[[argparse.Namespace], int], text: str, *names: str) -> argparse.ArgumentParser:
+        part = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        part.set_defaults(action=action)
+        part.add_argument("bank", type=Path, metavar="DIR", help="the bank's folder")
+        for argument in names:
+            part.add_argument(argument.lower(), metavar=argument, help="a task's name")
+        return part
+
+    creating = add("create", _create, "make a bank from a finished run")
+    creating.add_argument("--run", type=Path, required=True, metavar="RUN", help="the run's folder")
+    creating.add_argument(
+        "--modules", nargs="+", default=[], metavar="M", help="task-specific; the run's own by default"
+    )
+    creating.add_argument("--seed", type=int, default=0, help="which of the runs trained together, from 0")
+    creating.add_argument("--compression", choices=get_args(Compression), help="keep tasks smaller, with a small error")
+    creating.add_argument("--posterior", choices=get_args(Structure), help="also keep how sure the parameters are")
+    add("list", _list, "list the tasks with their sizes")
+    add("verify", _verify, "read every file and name the damaged ones (then the exit code is 1)")
+    add("delete", _delete, "remove a task for good", "NAME")
+    add("rename", _rename, "give a task another name", "OLD", "NEW")
+    add("pack", _pack, "put all tasks into one file")
+    exporting = add("export", _export, "write a task as a plain checkpoint (safetensors)", "NAME")
+    exporting.add_argument("--out", type=Path, required=True, metavar="FILE", help="the checkpoint")
+    exporting.add_argument("--replace", action="store_true", help="write it anew if it is there already")
+    return parser
+
+
+def _create(parsed: argparse.Namespace) -> int:
+    from .bank.from_run import bank_from_run
+
+    bank = bank_from_run(
+        parsed.run,
+        parsed.bank,
+        modules=parsed.modules,
+        seed=parsed.seed,
+        compression=parsed.compression,
+        posterior=parsed.posterior,
+    )
+    modules = bank.prior.modules
+    count = sum(modules.sizes[index] for index in modules.indices(bank.selected))
+    print(f"{parsed.bank}: {count:,} of {sum(modules.sizes):,} parameters per task ({', '.join(bank.selected)}).")
+    return 0
+
+
+def _list(parsed: argparse.Namespace) -> int:
+    bank = Bank.open(parsed.bank)
+    names = bank.names()
+    for name in names:
+        info = bank.info(name)
+        error = "" if info.encoding == "exact" else f", error {info.error:.1%}"
+        print(f"{_shown(name):24s} {info.size:10,d} bytes, {info.encoding}{error}{', posterior' * info.has_posterior}")
+    print(f"{len(names):,} task{'s' * (len(names) != 1)} in {parsed.bank}.")
+    return 0
+
+
+def _verify(parsed: argparse.Namespace) -> int:
+    damages = verify(parsed.bank)
+    for damage in damages:
+        print(f"{damage.file}: {damage.reason}")
+    print(
+        f"{len(damages)} damaged file{'s' * (len(damages) != 1)}."
+        if damages
+        else f"{parsed.bank} is as it was written."
+    )
+    return 1 if damages else 0
+
+
+def _delete(parsed: argparse.Namespace) -> int:
+    Bank.open(parsed.bank).delete(parsed.name)
+    return 0
+
+
+def _rename(parsed: argparse.Namespace) -> int:
+    Bank.open(parsed.bank).rename(parsed.old, parsed.new)
+    return 0
+
+
+def _pack(parsed: argparse.Namespace) -> int:
+    Bank.open(parsed.bank).pack()
+    return 0
+
+
+def _export(parsed: argparse.Namespace) -> int:
+    if parsed.out.exists() and not parsed.replace:
+        raise UserError(f"{parsed.out} is there already; name another file, or add --replace.")
+    Bank.open(parsed.bank).export(parsed.name, parsed.out, replace=parsed.replace)
+    return 0
+
+
+def _with_files(action: Callable[[], int]) -> int:
+    try:
+        return action()
+    except OSError as error:
+        raise UserError(f"Cannot read or write {error.filename or 'a file'}: {error.strerror or error}.") from error
+    except ValueError as error:
+        if isinstance(error, BankError):
+            raise
+        raise UserError(str(error)) from error
+
+
+def _shown(name: str) -> str:
+    return name if name.isprintable() else ascii(name)

@@ -1,0 +1,147 @@
+"""`shrinx bank` and `shrinx adapt`, as a newcomer types them."""
+
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from bank_models import assert_same
+from data_files import omniglot_folder
+
+import shrinx as sx
+from shrinx.bank.from_run import read_data
+from shrinx.cli import main
+from shrinx.experiments import EXPERIMENTS, find_experiment
+from shrinx.models import mlp
+from shrinx.runs.meta import draw
+
+TOY = ["--num-updates", "4", "--inner-steps", "3", "--adapt-steps", "2", "--num-test-tasks", "3"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def relaxed():
+    # Not by context managers: these change the thread they are in only, and seeds run in threads of their own.
+    before = jax.config.jax_numpy_dtype_promotion, jax.config.jax_numpy_rank_promotion
+    jax.config.update("jax_numpy_dtype_promotion", "standard")
+    jax.config.update("jax_numpy_rank_promotion", "allow")
+    yield
+    jax.config.update("jax_numpy_dtype_promotion", before[0])
+    jax.config.update("jax_numpy_rank_promotion", before[1])
+
+
+@pytest.fixture(scope="module")
+def finished(relaxed, tmp_path_factory):
+    """A finished run, a bank made from it, one that was not, and data of tasks."""
+    folder = tmp_path_factory.mktemp("finished")
+    assert main(["run", "sinusoid", "--seeds", "2", "--out", str(folder / "run"), *TOY]) == 0
+    assert main(["bank", "create", str(folder / "voices"), "--run", str(folder / "run"), "--modules", "w0", "b0"]) == 0
+    sx.Bank.create(folder / "plain", sx.Bank.open(folder / "voices").prior, "w0")
+    x = np.random.default_rng(0).uniform(-5, 5, (3, 10, 1))
+    np.savez(folder / "alice.npz", x=x[0], y=np.sin(x[0]))
+    np.savez(folder / "three.npz", x=x, y=2 * np.sin(x))
+    np.savez(folder / "wrong.npz", a=np.ones(3))
+    return folder
+
+
+@pytest.fixture
+def folder(finished, tmp_path, monkeypatch):
+    """A copy of all that, which the commands are typed in."""
+    shutil.copytree(finished, tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "here"
+
+
+def test_from_a_run_to_a_checkpoint(folder, capsys):
+    assert main(["bank", "create", "more", "--run", "run", "--modules", "w0", "b0"]) == 0
+    assert "more: 80 of 1,761 parameters per task (b0, w0)." in capsys.readouterr().out
+    assert main(["adapt", "--base", "voices", "--task", "alice", "--data", "alice.npz", "--max-steps", "200"]) == 0
+    assert "alice: loss" in capsys.readouterr().out
+    assert main(["adapt", "--base", "voices", "--task", "a", "b", "c", "--data", "three.npz", "--max-steps", "1"]) == 0
+    assert capsys.readouterr().out.count("not converged (raise --max-steps) after 1 steps") == 3
+    assert main(["bank", "rename", "voices", "a", "../\x1b[31mred"]) == 0
+    assert main(["bank", "delete", "voices", "b"]) == 0
+    assert main(["bank", "pack", "voices"]) == 0
+    assert main(["bank", "list", "voices"]) == 0
+    out = capsys.readouterr().out
+    assert "3 tasks in voices." in out
+    assert "alice" in out
+    assert "320 bytes, exact" in out
+    assert "\x1b" not in out
+    assert main(["bank", "verify", "voices"]) == 0
+    assert "voices is as it was written." in capsys.readouterr().out
+    assert main(["bank", "export", "voices", "alice", "--out", "alice.safetensors"]) == 0
+    bank = sx.Bank.open("voices")
+    assert bank.model["experiment"] == "sinusoid"
+    assert bank.names() == ("../\x1b[31mred", "alice", "c")
+    loaded = np.load("alice.npz")
+    outputs = bank.predict(mlp.apply, ["alice"] * 10, loaded["x"])
+    before = mlp.apply(bank.prior.mean, jax.numpy.asarray(loaded["x"]))
+    assert np.mean((outputs - loaded["y"]) ** 2) < np.mean((before - loaded["y"]) ** 2)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_tasks_of_every_experiment_are_read_from_a_file(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("SHRINX_DATA", str(omniglot_folder(tmp_path)))
+    experiment = find_experiment(name)
+    setup = experiment.module.setup(experiment.config(experiment.algorithms[0], experiment.presets[0]))
+    split = None if setup.split is None else jax.tree.map(jnp.asarray, setup.split(3))
+    support = jax.tree.map(lambda leaf: leaf[:2], draw(setup.test_tasks, jax.random.key(0), split).support)
+    names = support if isinstance(support, dict) else ("x", "y")
+    np.savez(tmp_path / "two.npz", **dict(zip(names, jax.tree.leaves(support), strict=False)))
+    assert_same(read_data(tmp_path / "two.npz", setup, 2), support)
+
+
+def test_every_seed_has_its_model(folder):
+    banks = []
+    for seed in ("0", "1"):
+        assert main(["bank", "create", seed, "--run", "run", "--seed", seed, "--compression", "int8"]) == 0
+        banks.append(sx.Bank.open(seed))
+    assert banks[0].compression == "int8"
+    assert not np.array_equal(banks[0].prior.mean["w1"], banks[1].prior.mean["w1"])
+
+
+def test_damage_has_its_exit_code(folder, capsys):
+    assert main(["bank", "create", "sure", "--run", "run", "--posterior", "diagonal"]) == 0
+    assert main(["adapt", "--base", "sure", "--task", "alice", "--data", "alice.npz", "--max-steps", "5"]) == 0
+    assert main(["bank", "list", "sure"]) == 0
+    assert ", posterior" in capsys.readouterr().out
+    [file] = (folder / "sure" / "tasks").iterdir()
+    file.write_bytes(file.read_bytes()[:-1] + b"\0")
+    assert main(["bank", "verify", "sure"]) == 1
+    assert f"{file.name}: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("bank create voices --run nowhere", "nowhere/config.json does not exist"),
+        ("bank create run --run run", "run is not an empty folder; open the bank in it, or name a new folder"),
+        ("bank create other --run run --seed 2", "run has seeds 0 to 1, there is no 2"),
+        ("bank create other --run run --modules w7", "Unknown modules ['w7']"),
+        ("bank list run", "There is no bank in run (index.json is missing)"),
+        ("bank verify run", "There is no bank in run"),
+        ("bank verify nowhere", "There is no bank in nowhere"),
+        ("bank list alice.npz", "alice.npz is a file; a bank is a folder"),
+        ("bank delete voices carol", "There is no task 'carol' in voices; known: none yet"),
+        ("bank export voices carol --out alice.npz", "alice.npz is there already; name another file, or add --replace"),
+        ("adapt --base voices --task a --data nothing.npz", "nothing.npz does not exist"),
+        ("adapt --base voices --task a --data run/config.json", "run/config.json is no file of arrays"),
+        ("adapt --base voices --task a --data three.npz", "'x' of shape (3, 10, 1); expected one like (10, 1)"),
+        ("adapt --base voices --task a b --data three.npz", "There are 2 names and data of 3 tasks"),
+        ("adapt --base voices --task a b --data alice.npz", "'x' of shape (10, 1); expected one like (3, 10, 1)"),
+        ("adapt --base voices --task a --data wrong.npz", "holds the arrays ['a']; the experiment's tasks are made of"),
+        ("adapt --base voices --task a --data alice.npz --learning-rate 1e9", "is not finite for ['a']: not stored"),
+        ("adapt --base voices --task a --data alice.npz --learning-rate -1", "`learning_rate` must be positive"),
+        ("adapt --base voices --task a --data alice.npz --max-steps 0", "`max_steps` must be at least 1, got 0"),
+        ("adapt --base plain --task a --data alice.npz", "was not made from a run, and does not say which loss"),
+    ],
+)
+def test_one_sentence_for_every_mistake(folder, capsys, command, message):
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert main(command.split()) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.startswith("shrinx: ")
+    assert error.count("\n") == 1
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
