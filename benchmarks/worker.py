@@ -1,0 +1,69 @@
+"""One library at one case, in a process and an environment of its own: JSON lines in, JSON lines out.
+
+It first says what its first pass took and which losses it found. Then every line on its standard input is answered
+with a measurement, and the end of the input with the end.
+
+python -m benchmarks.worker LIBRARY CASE SECONDS
+"""
+
+import importlib
+import json
+import os
+import resource
+import sys
+import time
+from typing import Any
+
+from .cases import CASES
+from .libraries import LIBRARIES
+
+
+def main(library: str, name: str, seconds: float) -> None:
+    _one_core()
+    # What libraries print must not get between the lines.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def answer(**values: Any) -> None:
+        print(json.dumps(values), file=answers, flush=True)
+
+    case = CASES[name]()
+    wall, cpu = time.perf_counter(), time.process_time()
+    module = importlib.import_module(f"benchmarks.libraries.{LIBRARIES[library].module}")
+    advance = module.ALGORITHMS[case.algorithm](case)
+    losses = [float(loss) for loss in advance()]
+    answer(
+        version=module.VERSION,
+        device=module.device(),
+        losses=losses,
+        wall_s=time.perf_counter() - wall,
+        cpu_s=time.process_time() - cpu,
+    )
+    for _ in sys.stdin:
+        count, wall, cpu = 0, time.perf_counter(), time.process_time()
+        while count == 0 or time.process_time() - cpu < seconds:
+            advance()
+            count += 1
+        answer(
+            meta_steps=count * len(case.batches),
+            wall_s=time.perf_counter() - wall,
+            cpu_s=time.process_time() - cpu,
+            peak_mb=_peak_bytes() / 1e6,
+        )
+
+
+def _one_core() -> None:
+    """Every library on the same single core: how well each uses many is another question."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[variable] = "1"
+
+
+def _peak_bytes() -> int:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], float(sys.argv[3]))
