@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 Params = dict[str, np.ndarray]
-"""`layer/array` -> values, in JAX's layout: matrices are (inputs, outputs), kernels (rows, columns, inputs, outputs)."""
+"""`layer/array` -> values, laid out as in JAX: matrices (inputs, outputs), kernels (rows, columns, inputs, filters)."""
 
 
 class Examples(NamedTuple):

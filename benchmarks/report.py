@@ -1,4 +1,4 @@
-"""What was measured as rows of JSON, as a table and as a figure. Reads rows only, so that old ones can be drawn again."""
+"""What was measured: rows of JSON, a table and a figure. The latter are made of rows, so that old ones do too."""
 
 import json
 from collections.abc import Sequence

@@ -3,8 +3,16 @@
 from collections.abc import Callable
 
 from ..case import Case
-from . import adapt_many, adapt_one, omniglot_maml, omniglot_reptile
-from . import sinusoid_imaml, sinusoid_maml_5, sinusoid_maml_100, sinusoid_reptile
+from . import (
+    adapt_many,
+    adapt_one,
+    omniglot_maml,
+    omniglot_reptile,
+    sinusoid_imaml,
+    sinusoid_maml_5,
+    sinusoid_maml_100,
+    sinusoid_reptile,
+)
 
 CASES: dict[str, Callable[[], Case]] = {
     "sinusoid-maml-5": sinusoid_maml_5.make,

@@ -1,4 +1,4 @@
-"""What the sinusoid cases share: y = a sin(x - b), ten points to adapt to and ten to be judged by, a 1-40-40-1 network."""
+"""What the sinusoid cases share: y = a sin(x - b), ten points to adapt to and ten to judge by, a 1-40-40-1 network."""
 
 import itertools
 

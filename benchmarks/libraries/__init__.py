@@ -1,7 +1,7 @@
 """One file per library, each written as its users would write it.
 
-A file has `VERSION`, `device()` and `ALGORITHMS`: from an algorithm's name to a function that takes a `Case` and returns
-a pass. A pass goes once through the batches of the case, carries on from where the pass before it stopped, and returns
+A file has `VERSION`, `device()` and `ALGORITHMS`: from an algorithm's name to a function that makes a `Case` into a
+pass. A pass goes once through the batches of the case, carries on from where the pass before it stopped, and returns
 the mean query loss of the adapted parameters for every batch.
 """
 
