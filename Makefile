@@ -3,13 +3,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= auto
 
-.PHONY: help demo test check results docs format clean
+.PHONY: help demo test check results bench docs format clean
 
 help:
 	@echo "make demo    learn which parts of a small network are task-specific (a minute)"
 	@echo "make test    run the tests"
 	@echo "make check   linter, formatter, type checker; do the tables say what the runs say?"
 	@echo "make results write results/summary.json and the tables of README and docs from the runs"
+	@echo "make bench   measure shrinx beside other libraries (half an hour; installs PyTorch, into .venv-bench)"
 	@echo "make docs    build the documentation into site/"
 	@echo "make format  let ruff rewrite what it can"
 
@@ -34,6 +35,10 @@ check: .venv/installed
 results: .venv/installed
 	$(BIN)/python -m tools.summary
 
+bench: .venv/installed
+	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.memory
+
 docs: .venv/installed
 	$(BIN)/python -m pip install --quiet --editable ".[docs]"
 	$(BIN)/mkdocs build --strict --quiet
@@ -43,4 +48,4 @@ format: .venv/installed
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache
+	rm -rf .venv .venv-bench .pytest_cache .ruff_cache

@@ -1,4 +1,4 @@
-"""Measure shrinx beside other libraries and write `results/bench`: rows as JSON, a table, a figure.
+"""Measure shrinx beside other libraries; write rows, a table and a figure to `results/bench` and the table to the docs.
 
 python -m benchmarks                                       everything (`make bench`)
 python -m benchmarks --cases sinusoid-imaml --libraries shrinx jax
@@ -12,7 +12,7 @@ from pathlib import Path
 from .cases import CASES
 from .driver import MismatchError, run_case
 from .libraries import LIBRARIES
-from .report import merge, write_report
+from .report import PAGE, RESULTS, fill, merge, table, write_report
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--libraries", nargs="+", choices=LIBRARIES, default=list(LIBRARIES))
     parser.add_argument("--repeats", type=int, default=5, help="measurements of every library, in turns")
     parser.add_argument("--seconds", type=float, default=0.5, help="the least a measurement takes")
-    parser.add_argument("--out", type=Path, default=Path("results/bench"), help="rows of other cases there are kept")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="rows of other cases there are kept")
     options = parser.parse_args(arguments)
     summary = options.out / "summary.json"
     rows = json.loads(summary.read_text()) if summary.exists() else []
@@ -39,6 +39,8 @@ def main(arguments: list[str] | None = None) -> int:
         # After every case, since a later one may fail.
         rows = merge(rows, found)
         write_report(rows, options.out)
+    if options.out == RESULTS:
+        fill(PAGE, "speed", table(rows))
     return 0
 
 

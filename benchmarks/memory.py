@@ -2,14 +2,13 @@
 
 python -m benchmarks.memory
 
-The network is the 4-convolution one, with one task of 20 images.
+The network is the 4-convolution one, with one task of 20 images. Writes `results/bench/memory.json` and a table in the
+docs.
 """
 
-import argparse
 import json
 import os
 import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +18,9 @@ import shrinx as sx
 from shrinx.models.conv import ConvNet
 from shrinx.runs.files import write_text
 
+from .report import PAGE, RESULTS, fill
+
 HORIZONS = (10, 100, 1000, 10_000)
-LEARN2LEARN_MB = {10: 713, 100: 2949}
-"""Peak of the whole process with learn2learn 0.2.0, second order, same network and task: 25 MB a step, 450 MB apart."""
 
 CG = sx.CG(max_steps=5, damping=0.1)
 META_GRADIENTS = {
@@ -52,20 +51,18 @@ def table(rows: list[dict]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main(out: Path) -> None:
+def main() -> None:
     rows = []
     for name, meta_gradient in META_GRADIENTS.items():
         for num_steps in HORIZONS:
             planned = round(planned_bytes(meta_gradient, num_steps) / 1e6, 2)
             print(f"{name}, {num_steps} steps: {planned} MB", file=sys.stderr)
             rows.append({"method": name, "num_steps": num_steps, "planned_mb": planned, "jax": jax.__version__})
-    write_text(out / "memory.json", json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
-    write_text(out / "memory.md", table(rows))
+    write_text(RESULTS / "memory.json", json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+    fill(PAGE, "memory", table(rows))
 
 
 if __name__ == "__main__":
     # Buffers are planned before code is generated, so that the code need not be good.
     os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("results/bench"))
-    main(parser.parse_args().out)
+    main()

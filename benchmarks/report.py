@@ -15,6 +15,9 @@ from shrinx.runs.files import write_text
 from .cases import CASES
 from .libraries import LIBRARIES
 
+ROOT = Path(__file__).parents[1]
+RESULTS, PAGE = ROOT / "results" / "bench", ROOT / "docs" / "speed.md"
+
 Row = dict[str, Any]
 TITLE = "Meta-steps per CPU-second, shrinx and other libraries"
 
@@ -32,6 +35,16 @@ def write_report(rows: Sequence[Row], folder: Path) -> None:
     write_text(folder / "summary.json", json.dumps(rows, indent=1) + "\n")
     write_text(folder / "table.md", table(rows))
     write_text(folder / "speed.svg", to_svg(figure(rows), "bench", TITLE, describe(rows)))
+
+
+def fill(document: Path, name: str, text: str) -> None:
+    """Put `text` between the lines `<!-- bench: NAME -->` and `<!-- bench end -->` of a document."""
+    start, end = f"<!-- bench: {name} -->\n", "<!-- bench end -->"
+    before, found, rest = document.read_text().partition(start)
+    if not found or end not in rest:
+        raise ValueError(f"{document} has no lines `{start.strip()}` and `{end}` to put the table between.")
+    # The empty lines keep a Markdown reader from taking the table for part of the comment.
+    write_text(document, f"{before}{start}\n{text}\n{end}{rest.partition(end)[2]}")
 
 
 def table(rows: Sequence[Row]) -> str:

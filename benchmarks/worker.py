@@ -19,7 +19,7 @@ from .libraries import LIBRARIES
 
 
 def main(library: str, name: str, seconds: float) -> None:
-    _one_core()
+    use_one_core()
     # What libraries print must not get between the lines.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -52,7 +52,7 @@ def main(library: str, name: str, seconds: float) -> None:
         )
 
 
-def _one_core() -> None:
+def use_one_core() -> None:
     """Every library on the same single core: how well each uses many is another question."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})

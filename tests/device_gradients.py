@@ -23,7 +23,7 @@ def main(out: str, address: str | None = None, count: str = "1", index: str = "0
     params = mlp.init(jax.random.key(0), (1, 20, 20, 1))
     prior = sx.Prior.create(params, modules=sx.by_leaf(params), variance=0.1)
     # Plain descent that remembers the last gradient.
-    optimiser = optax.chain(optax.trace(0.0), optax.scale(-0.1))
+    optimiser = optax.chain(optax.trace(0.0), optax.scale(-1e-3))
     solver, common = sx.ProximalGD(0.01), {"num_steps": 3, "optimiser": optimiser}
     linear_solver = sx.CG(max_steps=3, damping=1.0)
     learners = {
