@@ -13,11 +13,12 @@ from unittest import mock
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from shrinx.models import conv
 from shrinx.models._convolve import convolve as patches
 
-from .worker import use_one_core
+from .worker import one_core
 
 
 def library(inputs: jax.Array, kernel: jax.Array, stride: int = 1) -> jax.Array:
@@ -93,11 +94,12 @@ def measure(num_tasks: int, num_images: int, ways: list[str], repeats: int) -> d
 
 
 def _check(results: dict) -> None:
-    expected = jax.tree.leaves(next(iter(results.values())))
+    """Equal up to rounding, which decides here and there which of four pixels is the largest."""
+    expected = next(iter(results.values()))
     for way, result in results.items():
-        for a, b in zip(jax.tree.leaves(result), expected, strict=True):
-            if not jnp.allclose(a, b, rtol=1e-2, atol=1e-4 * float(jnp.max(jnp.abs(b)))):
-                raise SystemExit(f"{way} computes something else.")
+        difference = optax.tree.norm(optax.tree.sub(result, expected)) / optax.tree.norm(expected)
+        if not difference < 1e-2:
+            raise SystemExit(f"{way} computes something else: its gradient differs by {difference:.1e}.")
 
 
 def main() -> None:
@@ -106,7 +108,8 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
-    use_one_core()
+    with one_core():
+        jax.devices()
     print(f"| tasks x images | {' | '.join(options.ways)} |\n|---|{'---:|' * len(options.ways)}")
     for shape in options.shapes:
         found = measure(*map(int, shape.split("x")), options.ways, options.repeats)

@@ -12,6 +12,8 @@ import os
 import resource
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from .cases import CASES
@@ -19,7 +21,6 @@ from .libraries import LIBRARIES
 
 
 def main(library: str, name: str, seconds: float) -> None:
-    use_one_core()
     # What libraries print must not get between the lines.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -29,12 +30,14 @@ def main(library: str, name: str, seconds: float) -> None:
 
     case = CASES[name]()
     wall, cpu = time.perf_counter(), time.process_time()
-    module = importlib.import_module(f"benchmarks.libraries.{LIBRARIES[library].module}")
+    with one_core():
+        module = importlib.import_module(f"benchmarks.libraries.{LIBRARIES[library].module}")
+        device = module.device()
     advance = module.ALGORITHMS[case.algorithm](case)
     losses = [float(loss) for loss in advance()]
     answer(
         version=module.VERSION,
-        device=module.device(),
+        device=device,
         losses=losses,
         wall_s=time.perf_counter() - wall,
         cpu_s=time.process_time() - cpu,
@@ -52,12 +55,22 @@ def main(library: str, name: str, seconds: float) -> None:
         )
 
 
-def use_one_core() -> None:
-    """Every library on the same single core: how well each uses many is another question."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+@contextmanager
+def one_core() -> Iterator[None]:
+    """Libraries that start in here see one core and make one thread: how well each uses many is another question.
+
+    Afterwards the process may run on any core again, lest it waits for one that is busy.
+    """
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[variable] = "1"
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(cores)})
+    yield
+    for thread in os.listdir("/proc/self/task"):
+        os.sched_setaffinity(int(thread), cores)
 
 
 def _peak_bytes() -> int:
