@@ -13,7 +13,7 @@ import resource
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from .cases import CASES
@@ -70,7 +70,8 @@ def one_core() -> Iterator[None]:
     os.sched_setaffinity(0, {max(cores)})
     yield
     for thread in os.listdir("/proc/self/task"):
-        os.sched_setaffinity(int(thread), cores)
+        with suppress(ProcessLookupError):  # It may have ended meanwhile.
+            os.sched_setaffinity(int(thread), cores)
 
 
 def _peak_bytes() -> int:

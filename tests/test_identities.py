@@ -44,7 +44,7 @@ def test_sigma_maml_with_infinite_variances_is_maml(network):
     )
     # Whatever variance the prior comes with, `maml` has none.
     maml, _ = sx.maml(solver, num_steps=3, optimiser=MEAN).gradient(conv_net_loss, sx.Prior.create(params), tasks)
-    assert all(jnp.array_equal(a, b) for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(maml), strict=True))
+    assert relative_error(flat(ours), flat(maml)) < 1e-6  # Not to the bit: the compiler knows more of the second.
     assert relative_error(flat(ours.mean), flat(hand_written_maml(params, tasks, 0.1, 3))) < 1e-4
     np.testing.assert_array_equal(ours.log_variance, 0.0)
 
@@ -146,13 +146,13 @@ def test_sigma_reptile_with_equal_variances_is_reptile(network, variance):
 
 def test_reptile_needs_no_query_set(network):
     params, tasks = network
-    learner = sx.reptile(sx.ProximalAdam(0.01), num_steps=5, optimiser=optax.sgd(1.0))
+    # Not Adam: it makes whole steps of the rounding errors in a gradient that is 0, and two programs round differently.
+    solver = sx.ProximalGD(0.01)
+    learner = sx.reptile(solver, num_steps=5, optimiser=optax.sgd(1.0))
     state, info = learner.update(conv_net_loss, learner.init(sx.Prior.create(params)), sx.Task(tasks.support))
     # With a rate of 1 the new mean is the mean of the adapted parameters.
     prior = sx.Prior.create(params, variance=jnp.inf)
-    adapted = jax.vmap(lambda s: sx.adapt(conv_net_loss, prior, s, sx.ProximalAdam(0.01), num_steps=5).params)(
-        tasks.support
-    )
+    adapted = jax.vmap(lambda s: sx.adapt(conv_net_loss, prior, s, solver, num_steps=5).params)(tasks.support)
     assert relative_error(flat(state.prior.mean), flat(jax.tree.map(lambda x: x.mean(0), adapted))) < 1e-5
     assert info.num_failed == 0
 
