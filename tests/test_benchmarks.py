@@ -33,7 +33,13 @@ def losses(library, case):
 )
 def test_shrinx_and_plain_jax_learn_the_same(name):
     case = CASES[name]()
-    case = dataclasses.replace(case, num_steps=min(case.num_steps, 5), batches=case.batches[:1])
+    case = dataclasses.replace(
+        case,
+        num_steps=min(case.num_steps, 5),
+        batches=case.batches[:1],
+        # So strong that the system is definite: at negative curvature shrinx stops the linear solve, others go on.
+        regularisation=25 * case.regularisation,
+    )
     np.testing.assert_allclose(losses("shrinx", case), losses("jax", case), rtol=1e-4)
 
 

@@ -27,7 +27,7 @@ def keep_programs(folder: str | Path | None = None) -> Path | None:
     named = os.environ.get(VARIABLE, "")
     if named.lower() in ("off", "0", "false", "no"):
         return None
-    if jax.config.jax_compilation_cache_dir is not None:
+    if jax.config.jax_compilation_cache_dir is not None:  # pyright: ignore[reportAttributeAccessIssue]
         return None
     home = Path(folder or named or user_cache() / "shrinx" / "programs").expanduser()
     place = home / _processor()
