@@ -59,10 +59,11 @@ def adapt(case: Case) -> Callable[[], np.ndarray]:
     solver = sx.ProximalGD(case.inner_rate)
     batches = [jax.tree.map(lambda x, index=index: x[index], _tasks(case)) for index in range(len(case.batches))]
 
-    def run() -> np.ndarray:
-        return np.asarray([sx.evaluate(loss_fn, prior, b, solver, num_steps=case.num_steps).mean() for b in batches])
+    @jax.jit  # `evaluate` is compiled anyway; inside a function of one's own it costs less to call.
+    def score(prior: sx.Prior, tasks: sx.Task) -> jax.Array:
+        return sx.evaluate(loss_fn, prior, tasks, solver, num_steps=case.num_steps).mean()
 
-    return run
+    return lambda: np.asarray([score(prior, batch) for batch in batches])
 
 
 ALGORITHMS = {"maml": maml, "imaml": imaml, "reptile": reptile, "adapt": adapt}

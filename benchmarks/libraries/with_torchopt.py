@@ -4,17 +4,17 @@ import warnings
 from collections.abc import Callable
 
 import torch
+import torchopt
 from torch.func import functional_call, grad
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # It uses functions of functorch that are to be removed.
-    import torchopt
 
 from ..case import Case
 from .torch_networks import device as device
 from .torch_networks import each_task, loss_of, network_of, tensors
 
 VERSION = torchopt.__version__
+
+# It uses functions of functorch that are to be removed.
+warnings.filterwarnings("ignore", category=FutureWarning, module="torchopt")
 
 
 def maml(case: Case) -> Callable[[], list[float]]:
