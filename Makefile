@@ -5,7 +5,7 @@ WORKERS ?= auto
 TORCH ?= torch==2.13.0
 PURELIB := import sysconfig; print(sysconfig.get_path('purelib'))
 
-.PHONY: help demo test test-torch check results docs format clean
+.PHONY: help demo test test-torch check results bench docs format clean
 
 help:
 	@echo "make demo        learn which parts of a small network are task-specific (a minute)"
@@ -13,6 +13,7 @@ help:
 	@echo "make test-torch  run the tests that need PyTorch, in an environment of their own"
 	@echo "make check       linter, formatter, type checker; do the tables say what the runs say?"
 	@echo "make results     write results/summary.json and the tables of README and docs from the runs"
+	@echo "make bench       measure shrinx beside other libraries (half an hour; installs PyTorch, into .venv-bench)"
 	@echo "make docs        build the documentation into site/"
 	@echo "make format      let ruff rewrite what it can"
 
@@ -47,6 +48,10 @@ check: .venv/installed
 results: .venv/installed
 	$(BIN)/python -m tools.summary
 
+bench: .venv/installed
+	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.memory
+
 docs: .venv/installed
 	$(BIN)/python -m pip install --quiet --editable ".[docs]"
 	$(BIN)/mkdocs build --strict --quiet
@@ -56,4 +61,4 @@ format: .venv/installed
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .venv-torch .pytest_cache .ruff_cache
+	rm -rf .venv .venv-torch .venv-bench .pytest_cache .ruff_cache

@@ -8,7 +8,7 @@ from mkdocs.structure.files import File, Files
 
 def on_files(files: Files, config: Any) -> Files:
     root = Path(config.config_file_path).parent
-    for figure in sorted(root.glob("results/*/*/figures/*.svg")):
+    for figure in sorted([*root.glob("results/*/*/figures/*.svg"), *root.glob("results/bench/*.svg")]):
         path = figure.relative_to(root).as_posix()
         files.append(File(path, str(root), config.site_dir, config.use_directory_urls))
     return files

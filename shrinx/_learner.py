@@ -184,14 +184,20 @@ class Learner(eqx.Module):
         self.meta_gradient.check(state.prior, _query_of(tasks))
         return _update(self, loss_fn, state, tasks, key)
 
+    @property
+    def _imposed(self) -> float | None:
+        """The logarithm of `variance`."""
+        if self.variance is None:
+            return None
+        return math.log(self.variance) if self.variance > 0 else -math.inf
+
     def _prepare(self, prior: Prior) -> Prior:
         check_prior(prior)
         for names in (self.learned, self.trainable):
             prior.modules.indices(names or ())
         log_variance, rates = prior.log_variance, prior.rates
-        if self.variance is not None:
-            imposed = math.log(self.variance) if self.variance > 0 else -math.inf
-            log_variance = jnp.full_like(log_variance, imposed)
+        if self._imposed is not None:
+            log_variance = jnp.full_like(log_variance, self._imposed)
         if self.rates is not None and rates is None:
             per_module = self.rates == "module"
             rates = jnp.ones_like(log_variance) if per_module else jax.tree.map(jnp.ones_like, prior.mean)
@@ -255,6 +261,7 @@ def _of_task(learner: Learner, loss_fn: LossFn, prior: Prior, task: Task, key: A
         key=support_key,
         sample=learner.sample,
         trainable=learner.trainable,
+        fixed_log_variance=learner._imposed if learner.variance_optimiser is None else None,
         what="task.support",
     )
     query = task.query

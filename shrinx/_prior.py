@@ -226,11 +226,23 @@ def inverse_gamma_penalty(log_variance: Float[Array, " modules"], scale: float |
 
 
 def _shrinkage(log_variance: Array, step: Array) -> Array:
-    # 1 / (1 + step/σ²) written as a sigmoid: neither overflows for any σ² nor has a NaN among its derivatives.
     forward = step > 0
-    factor = jax.nn.sigmoid(log_variance - jnp.log(jnp.where(forward, step, 1)))
+    factor = _shrinkage_forward(log_variance, jnp.where(forward, step, 1))
     # A step that is not positive (a schedule at its end, a learned rate that crossed 0) has no proximal step.
     return jnp.where(jnp.isneginf(log_variance), 0, jnp.where(forward, factor, 1))
+
+
+@jax.custom_jvp
+def _shrinkage_forward(log_variance: Array, step: Array) -> Array:
+    """1 / (1 + step/σ²); the exponential is one per module, the rest one per parameter."""
+    return 1 / (1 + step * jnp.exp(-log_variance))
+
+
+@_shrinkage_forward.defjvp
+def _shrinkage_forward_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    # It is a sigmoid of log σ² - log step, whose derivative neither overflows nor is NaN for any σ².
+    factor, step = _shrinkage_forward(*primals), primals[1]
+    return factor, factor * (1 - factor) * (tangents[0] - tangents[1] / step)
 
 
 def _checked_variance(variance: Any, modules: Modules) -> np.ndarray:

@@ -59,6 +59,8 @@ class Problem(eqx.Module):
     num_steps: int = eqx.field(static=True)
     sample: SampleFn | None = None
     trainable: tuple[str, ...] | None = eqx.field(default=None, static=True)
+    fixed_log_variance: float | None = eqx.field(default=None, static=True)
+    """Where all variances are one number that never moves: known to the compiler, it costs nothing in the loop."""
 
     def batch(self, step: Any) -> Data:
         """The data of a step; `num_steps` and beyond are fresh batches that adaptation has not used."""
@@ -86,6 +88,9 @@ class Problem(eqx.Module):
         return self._adapted(prior, carry, info), seen
 
     def _restricted(self, prior: Prior) -> tuple[Prior, Restriction | None]:
+        if self.fixed_log_variance is not None:
+            log_variance = jnp.full_like(prior.log_variance, self.fixed_log_variance)
+            prior = Prior(mean=prior.mean, log_variance=log_variance, modules=prior.modules, rates=prior.rates)
         return (prior, None) if self.trainable is None else prior.restrict(self.trainable)
 
     def _start(self, prior: Prior) -> Any:
@@ -136,6 +141,7 @@ def make_problem(
     key: PRNGKeyArray | None,
     sample: SampleFn | None,
     trainable: tuple[str, ...] | None,
+    fixed_log_variance: float | None = None,
     what: str = "data",
 ) -> Problem:
     """Check the arguments of `adapt` and bundle them."""
@@ -148,7 +154,7 @@ def make_problem(
         raise ValueError("`sample` draws random batches and needs a `key`.")
     if trainable is not None and not prior.modules.indices(trainable):
         raise ValueError(f"`trainable` names no module; known: {list(prior.modules.names)}.")
-    problem = Problem(loss_fn, prior, data, solver, key, num_steps, sample, trainable)
+    problem = Problem(loss_fn, prior, data, solver, key, num_steps, sample, trainable, fixed_log_variance)
     check_scalar_loss(loss_fn, prior.mean, jax.eval_shape(problem.batch, 0))
     return problem
 

@@ -20,6 +20,7 @@ from typing import Annotated, Any
 from .cli_bank import run_adapt, run_bank
 from .cli_completion import completion
 from .cli_data import run_data
+from .runs.compilation import keep_programs
 from .runs.errors import UserError
 
 EXTRA = "The command line needs more than the library: pip install 'shrinx[experiments]'"
@@ -45,6 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     parsed = parser.parse_args(arguments)
     warnings.showwarning = _show_warning
+    keep_programs()
     try:
         return commands[parsed.command](parsed.rest)
     except UserError as error:

@@ -44,7 +44,7 @@ def test_sigma_maml_with_infinite_variances_is_maml(network):
     )
     # Whatever variance the prior comes with, `maml` has none.
     maml, _ = sx.maml(solver, num_steps=3, optimiser=MEAN).gradient(conv_net_loss, sx.Prior.create(params), tasks)
-    assert all(jnp.array_equal(a, b) for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(maml), strict=True))
+    assert relative_error(flat(ours), flat(maml)) < 1e-6  # Not to the bit: the compiler knows more of the second.
     assert relative_error(flat(ours.mean), flat(hand_written_maml(params, tasks, 0.1, 3))) < 1e-4
     np.testing.assert_array_equal(ours.log_variance, 0.0)
 

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from ..runs.errors import UserError
+from ..runs.files import user_cache
 
 VARIABLE = "SHRINX_DATA"
 
@@ -18,9 +19,7 @@ def data_folder(data_dir: str | Path | None = None) -> Path:
         return Path(data_dir).expanduser()
     if named := os.environ.get(VARIABLE):
         return Path(named).expanduser()
-    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # The XDG specification asks for a relative path to be ignored.
-    return (cache if cache.is_absolute() else Path.home() / ".cache") / "shrinx"
+    return user_cache() / "shrinx"
 
 
 def find_file(name: str, data_dir: str | Path | None, command: str) -> Path:

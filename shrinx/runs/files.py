@@ -1,4 +1,4 @@
-"""Writing files so that a reader never sees half of one."""
+"""Where files go, and how they are written so that a reader never sees half of one."""
 
 import json
 import os
@@ -6,6 +6,13 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
+
+
+def user_cache() -> Path:
+    """The user's cache directory."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # The XDG specification asks for a relative path to be ignored.
+    return cache if cache.is_absolute() else Path.home() / ".cache"
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], Any]) -> None:

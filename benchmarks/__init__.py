@@ -1,0 +1,1 @@
+"""shrinx beside other libraries: the same work, measured in turns. `python -m benchmarks --help`."""
