@@ -31,10 +31,14 @@ class Recordings(NamedTuple):
     phones: UInt8[Array, "*speakers frames"]
     starts: Int32[Array, "*speakers utterances"]
     lengths: Int32[Array, "*speakers utterances"]
+    digits: Int32[Array, "*speakers utterances"]
 
     def between(self, first: int, last: int) -> "Recordings":
         """The same with utterances `first` to `last` only."""
-        return self._replace(starts=self.starts[..., first:last], lengths=self.lengths[..., first:last])
+        rows = slice(first, last)
+        return self._replace(
+            starts=self.starts[..., rows], lengths=self.lengths[..., rows], digits=self.digits[..., rows]
+        )
 
     def of(self, speakers: Int[Array, "*chosen"]) -> "Recordings":
         """Some of the speakers."""
@@ -43,19 +47,20 @@ class Recordings(NamedTuple):
 
 def recordings_of(digits: SpokenDigits) -> Recordings:
     """All speakers in the order of `digits.speakers`; utterances by take and digit, so that any ten hold all digits."""
+    count = min(np.bincount(digits.speaker)[list(digits.speakers)])
     by_speaker = []
     for speaker in digits.speakers:
         utterances = np.flatnonzero(digits.speaker == speaker)
-        by_speaker.append(utterances[np.lexsort((digits.digit[utterances], digits.take[utterances]))])
-    count = min(map(len, by_speaker))
-    lengths = np.stack([np.diff(digits.offsets)[utterances[:count]] for utterances in by_speaker])
+        order = np.lexsort((digits.digit[utterances], digits.take[utterances]))
+        by_speaker.append(utterances[order][:count].tolist())
+    offsets = digits.offsets.tolist()
+    lengths = np.array([[offsets[u + 1] - offsets[u] for u in utterances] for utterances in by_speaker])
     num_frames = int(lengths.sum(axis=1).max())
     samples = np.zeros((len(by_speaker), num_frames, HOP), np.uint8)
     f0 = np.zeros((len(by_speaker), num_frames), np.float16)
     phones = np.zeros((len(by_speaker), num_frames), np.uint8)
     for row, utterances in enumerate(by_speaker):
-        chosen = utterances[:count]
-        frames = np.concatenate([np.arange(digits.offsets[u], digits.offsets[u + 1]) for u in chosen])
+        frames = np.concatenate([np.arange(offsets[u], offsets[u + 1]) for u in utterances])
         samples[row, : len(frames)] = digits.samples[frames]
         f0[row, : len(frames)] = digits.f0[frames]
         phones[row, : len(frames)] = digits.phone[frames]
@@ -66,6 +71,7 @@ def recordings_of(digits: SpokenDigits) -> Recordings:
         jnp.asarray(phones),
         jnp.asarray(starts, jnp.int32),
         jnp.asarray(lengths, jnp.int32),
+        jnp.asarray(digits.digit[np.array(by_speaker)], jnp.int32),
     )
 
 
