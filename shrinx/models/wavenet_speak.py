@@ -7,7 +7,7 @@ goes through the blocks one by one.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -68,34 +68,25 @@ def cached_logits(network: WaveNet, params: Params, speech: Speech) -> Float[Arr
     return logits.transpose(1, 0, 2)
 
 
-class _Rings(NamedTuple):
-    """Row `start + time % dilation` holds the block's input of `dilation` samples ago."""
-
-    start: np.ndarray
-    length: np.ndarray
-
-    def rows(self, time: Array) -> Array:
-        return self.start + time % self.length
-
-
 def _scan(network: WaveNet, params: Params, f0: Array, phones: Samples, speaker: Array, given: Any, choose: Choose):
     """What `choose` keeps of every sample, `[samples, ...]`; `given` has leading axes of frames and samples in them."""
     dtype = network.compute_dtype(params)
     blocks = [params[name] for name in network.block_names]
     pasts = jnp.stack([block["dilated"]["kernel"][0] for block in blocks]).astype(dtype)
     skips = jnp.concatenate([block["skip"]["kernel"] for block in blocks]).astype(dtype)
-    skip_bias = sum(block["skip"]["bias"] for block in blocks)
+    skip_bias = jnp.sum(jnp.stack([block["skip"]["bias"] for block in blocks]), axis=0)
     told = network.conditions(params, f0, phones, speaker)
     biases = jnp.stack([block["dilated"]["bias"] for block in blocks]).astype(dtype)
     # [frames, blocks, strings, gates]
     told = jnp.stack([told[name] for name in network.block_names]).transpose(2, 0, 1, 3) + biases[None, :, None]
-    length = np.asarray(network.dilations, np.int32)
-    rings = _Rings(np.cumsum(length, dtype=np.int32) - length, length)
+    dilations = np.asarray(network.dilations, np.int32)
+    starts = jnp.asarray(np.cumsum(dilations, dtype=np.int32) - dilations)
     embedding = (params["input"]["kernel"] + params["input"]["bias"][None]).astype(dtype)
 
     def sample_step(told: Array, carry: tuple[Array, Array, Array], given: Any) -> tuple[Any, Any]:
         memory, before, time = carry
-        rows = rings.rows(time)
+        # Row `start + time % dilation` of the memory holds the block's input of `dilation` samples ago.
+        rows = starts + time % dilations
         known = told + jnp.einsum("bsi,bio->bso", memory[rows], pasts)
         hidden = embedding[before]
         skip = network.dense(params["input_skip"], hidden)
@@ -115,7 +106,7 @@ def _scan(network: WaveNet, params: Params, f0: Array, phones: Samples, speaker:
     def frame_step(carry: Any, frame: tuple[Array, Any]) -> tuple[Any, Any]:
         return jax.lax.scan(partial(sample_step, frame[0]), carry, frame[1])
 
-    memory = jnp.zeros((int(length.sum()), len(f0), network.residual_channels), dtype)
+    memory = jnp.zeros((sum(network.dilations), len(f0), network.residual_channels), dtype)
     start = (memory, jnp.full(len(f0), SILENCE, jnp.int32), jnp.zeros((), jnp.int32))
     kept = jax.lax.scan(frame_step, start, (told, given))[1]
     return kept.reshape(-1, *kept.shape[2:])
