@@ -2,6 +2,7 @@
 
 import os
 import wave
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -104,10 +105,10 @@ def test_joined_strings_are_the_utterances_in_order_again_and_again(digits, reco
     order = [(take, digit) for take in range(5) for digit in range(2)]
     whole = np.concatenate([utterance(digits, 2, take, digit) for take, digit in order])
     one = recordings.of(jnp.asarray(2))
-    speech = joined_strings(one, num_strings=4, num_frames=70)
+    speech = jax.jit(partial(joined_strings, num_strings=4, num_frames=70))(one)
     np.testing.assert_array_equal(speech.samples.ravel(), np.resize(whole, 4 * 70 * HOP))
     assert (speech.f0.shape, speech.phones.shape) == ((4, 70), (4, 70))
-    part = joined_strings(one.between(8, 10), num_strings=1, num_frames=40)
+    part = jax.jit(partial(joined_strings, num_strings=1, num_frames=40))(one.between(8, 10))
     expected = np.concatenate([utterance(digits, 2, 4, digit) for digit in range(2)])[: 40 * HOP]
     np.testing.assert_array_equal(part.samples[0], expected)
 
@@ -136,7 +137,8 @@ def test_drawn_strings_are_whole_utterances_of_the_support(digits, recordings):
 
 def test_mixed_strings_come_with_the_position_of_their_speaker(digits, recordings):
     speakers = jnp.array([4, 1])
-    speech = draw_mixed_strings(jax.random.key(0), recordings.between(0, 6), speakers, num_strings=6, num_frames=30)
+    draw = jax.jit(partial(draw_mixed_strings, num_strings=6, num_frames=30))
+    speech = draw(jax.random.key(0), recordings.between(0, 6), speakers)
     assert set(np.asarray(speech.speaker).tolist()) == {0, 1}
     for samples, row in zip(np.asarray(speech.samples), np.asarray(speech.speaker), strict=True):
         heard = {frame.tobytes() for frame in samples.reshape(-1, HOP)}
@@ -144,13 +146,13 @@ def test_mixed_strings_come_with_the_position_of_their_speaker(digits, recording
 
 
 def test_tasks_are_different_speakers_with_utterances_apart(digits, recordings):
-    tasks = sample_speakers(
-        recordings, jnp.array([0, 2, 5]), jax.random.key(0), num_tasks=3, num_support=6, num_query=2
-    )
+    draw = jax.jit(partial(sample_speakers, num_tasks=3, num_support=6, num_query=2))
+    tasks = draw(recordings, jnp.array([0, 2, 5]), jax.random.key(0))
     assert tasks.support.starts.shape == (3, 6)
     assert tasks.query.starts.shape == (3, 2)
     assert len({row.tobytes() for row in np.asarray(tasks.support.samples)}) == 3
-    test = held_out_speakers(recordings, jnp.array([5, 2]), num_support=4, num_query=2, num_strings=2, num_frames=20)
+    everyone = jax.jit(partial(held_out_speakers, num_support=4, num_query=2, num_strings=2, num_frames=20))
+    test = everyone(recordings, jnp.array([5, 2]))
     first = np.concatenate([utterance(digits, 5, 4, digit) for digit in range(2)])[: 40 * HOP]
     np.testing.assert_array_equal(test.query.samples[0].ravel(), first)
     with pytest.raises(ValueError, match="4 different speakers cannot be drawn from 3"):

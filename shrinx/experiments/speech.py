@@ -43,7 +43,7 @@ PRESETS = ("quick", "paper")
 
 @dataclass(frozen=True)
 class Config(LearnerConfig):
-    """`num_test_tasks` are the test speakers, `adapt_steps` how far their curves go."""
+    """`num_test_tasks` are the test speakers, `adapt_steps` how far their curves go (0 scores them as they are)."""
 
     pretrained: str | None = None
     """Folder of a run to start from; random weights if not given."""
@@ -72,7 +72,7 @@ class Config(LearnerConfig):
     """How many modules are selected."""
     early_stop: bool = True
     """Let voices speak as they are where validation speakers are predicted best; otherwise after the last step."""
-    voices_at_once: int = 7
+    voices_at_once: int = 5
     """Held-out speakers adapted side by side: what is computed and kept in one go."""
     spoken_strings: int = 4
     """Strings that every test voice speaks."""
@@ -163,6 +163,8 @@ def search_space(algorithm: str) -> dict[str, Range]:
 def run(config: Config, folder: RunFolder, console: Console | None, trackers: tuple[Tracker, ...]) -> dict[str, Any]:
     if folder.request.seeds != 1:
         raise UserError("speech runs one seed at a time: give each its --seed and a folder of its own.")
+    if config.pretrained is None and config.num_updates == 0:
+        raise UserError(f"{config.algorithm} does not train by itself: name a trained run's folder with --pretrained.")
     digits = load_speech(config.data_dir)
     recordings = recordings_of(digits)
     split = speaker_split(

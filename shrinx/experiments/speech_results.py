@@ -1,8 +1,8 @@
 """From a trained prior to the numbers and voices of a run; every part is kept in its folder as soon as it is finished.
 
 voices/reference.npz               what test speakers really said: samples, lengths in frames, digits, speakers
-voices/all-80-curve-00.npz, …      negative log-likelihood of held-out speakers against steps of adaptation
-voices/all-80-spoken-00.npz, …     what the voices of test speakers say, and after how many steps
+voices/all-80-curve-test00.npz     negative log-likelihood of a group of speakers against steps of adaptation
+voices/all-80-spoken-test00.npz    what the voices of test speakers say, and after how many steps
 """
 
 from collections.abc import Callable, Iterator
@@ -87,27 +87,24 @@ class Evaluation:
         config = self.config
         names = subset(label, self.network, self.prior, count=config.num_selected, seed=config.seed)
         plan = _Plan(label, num_support, ("speaker",) if config.algorithm == "sea-emb" else names)
-        held_out = np.concatenate([self.split.validation, self.split.test])
-        curve = np.concatenate(
-            [
-                self._keep(plan.file("curve", first), partial(self._curve, plan, first, members, steps))["curve"]
-                for first, members in self._groups(held_out)
-            ]
-        )
+        groups = [*self._groups("validation"), *self._groups("test")]
+        parts = [
+            self._keep(plan.file("curve", group), partial(self._curve, plan, group, members, steps))["curve"]
+            for group, members in groups
+        ]
+        curve = np.concatenate(parts)
         if not config.early_stop:
             return curve, steps[-1]
         stop = best_step(steps, curve[: len(self.split.validation)])
-        for first, members in self._groups(self.split.test):
-            self._keep(plan.file("spoken", first), partial(self._stopped, plan, members, stop))
+        for group, members in self._groups("test"):
+            self._keep(plan.file("spoken", group), partial(self._stopped, plan, members, stop))
         return curve, stop
 
-    def _curve(self, plan: "_Plan", first: int, members: np.ndarray, steps: tuple[int, ...]) -> Arrays:
+    def _curve(self, plan: "_Plan", group: str, members: np.ndarray, steps: tuple[int, ...]) -> Arrays:
         self._say(f"Adapting {plan.label} modules to {plan.num_support} utterances of speakers {members.tolist()} …")
         params, curve = self._adapt(plan, members, steps)
-        tests = np.isin(members, self.split.test)
-        if tests.any() and not self.config.early_stop:
-            voices = jax.tree.map(lambda leaf: leaf[np.flatnonzero(tests)], params)
-            self._keep(plan.file("spoken", first), partial(self._spoken, voices, members[tests], steps[-1]))
+        if group.startswith("test") and not self.config.early_stop:
+            self._keep(plan.file("spoken", group), partial(self._spoken, params, members, steps[-1]))
         return {"speakers": members, "steps": np.asarray(steps), "curve": np.asarray(curve)}
 
     def _stopped(self, plan: "_Plan", members: np.ndarray, stop: int) -> Arrays:
@@ -116,9 +113,6 @@ class Evaluation:
 
     def _adapt(self, plan: "_Plan", members: np.ndarray, steps: tuple[int, ...]) -> tuple[Params, jax.Array]:
         config, speakers = self.config, jnp.asarray(members)
-        if steps[-1] == 0:
-            params = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(members), *leaf.shape)), self.prior.mean)
-            return params, jnp.zeros((len(members), 0))
         tasks = held_out_speakers(
             self.recordings,
             speakers,
@@ -179,9 +173,10 @@ class Evaluation:
         figures = [variance_figure(self.network, self.prior)]
         return {"modules": modules, "fraction": chosen.fraction, "figures": figures}
 
-    def _groups(self, members: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-        for first in range(0, len(members), self.config.voices_at_once):
-            yield first, members[first : first + self.config.voices_at_once]
+    def _groups(self, part: str) -> Iterator[tuple[str, np.ndarray]]:
+        members, size = getattr(self.split, part), self.config.voices_at_once
+        for first in range(0, len(members), size):
+            yield f"{part}{first:02d}", members[first : first + size]
 
     def _keep(self, name: str, compute: Callable[[], Arrays]) -> Arrays:
         """What an earlier piece of the run has left under this name, or what `compute` gives, for the next piece."""
@@ -205,8 +200,8 @@ class _Plan:
     num_support: int
     names: tuple[str, ...] | None
 
-    def file(self, kind: str, first: int) -> str:
-        return f"{self.label}-{self.num_support}-{kind}-{first:02d}"
+    def file(self, kind: str, group: str) -> str:
+        return f"{self.label}-{self.num_support}-{kind}-{group}"
 
 
 def _series(curves: np.ndarray) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt8
+from jaxtyping import Array, Float, Int, Key, PRNGKeyArray, UInt8
 
 from .._prior import Prior
 from .._problem import make_problem
@@ -28,7 +28,7 @@ def adapt_voices(
     prior: Prior,
     tasks: Task,
     solver: AbstractSolver,
-    keys: PRNGKeyArray,
+    keys: Key[Array, " voices"],
     *,
     steps: tuple[int, ...],
     sample: SampleFn,
@@ -40,6 +40,10 @@ def adapt_voices(
     query strings after each of them.
     """
     loss_fn = network.negative_log_likelihood
+    assert tasks.query is not None
+    if steps[-1] == 0:
+        everyone = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(keys), *leaf.shape)), prior.mean)
+        return everyone, jax.vmap(loss_fn)(everyone, tasks.query)[:, None]
 
     def one(support: Recordings, query: Speech, key: PRNGKeyArray) -> tuple[Params, Array]:
         problem = make_problem(
@@ -47,7 +51,7 @@ def adapt_voices(
             prior,
             support,
             solver,
-            num_steps=max(steps[-1], 1),
+            num_steps=steps[-1],
             key=key,
             sample=sample,
             trainable=trainable,
@@ -63,7 +67,6 @@ def adapt_voices(
         curve = jnp.concatenate([loss_fn(prior.mean, query)[None], seen])
         return adapted.params, curve[jnp.asarray(steps)]
 
-    assert tasks.query is not None
     return jax.vmap(one)(tasks.support, tasks.query, keys)
 
 
@@ -116,7 +119,7 @@ def speak_script(
 
 def grid(last: int, count: int = 40) -> tuple[int, ...]:
     """Steps that curves are drawn at: 0, and the rest evenly spaced on a log scale up to `last`."""
-    return tuple(sorted({0, *np.geomspace(1, last, count).astype(int).tolist()}))
+    return tuple(sorted({0, *(np.geomspace(1, last, count).astype(int).tolist() if last else ())}))
 
 
 def best_step(steps: Sequence[int], curves: Float[np.ndarray, "voices steps"]) -> int:
