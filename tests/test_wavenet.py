@@ -159,6 +159,15 @@ def test_bfloat16_is_close_and_keeps_the_parameters_type():
     np.testing.assert_allclose(loss, nll(TOY, params, batch), rtol=2e-2)
 
 
+def test_rematerialisation_changes_no_gradient():
+    params, batch = params_of(TOY), speech()
+    plain, again = (
+        jax.jit(jax.grad(network.negative_log_likelihood))(params, batch)
+        for network in (TOY, dataclasses.replace(TOY, remat=True))
+    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), plain, again)
+
+
 def test_context_repeats_the_outermost_frames():
     features = Conditioning(num_phones=4, context=(-2, 0)).features(
         jnp.array([[260.0, 0.0, 130.0]]), jnp.array([[3, 1, 2]])

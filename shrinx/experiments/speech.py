@@ -90,6 +90,8 @@ class Config(LearnerConfig):
     """Channels between the two output layers."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     """What the blocks are computed in."""
+    remat: bool = False
+    """Compute parts of the network again for its gradient instead of keeping them: less memory, more time."""
     chunk: int = 20
     """Updates between checkpoints."""
     data_dir: str | None = None
@@ -198,6 +200,7 @@ def _network(config: Config, *, num_phones: int, num_train: int) -> WaveNet:
         conditioning=Conditioning(num_phones),
         num_speakers=num_train if config.algorithm.startswith("sea") else None,
         dtype=config.dtype,
+        remat=config.remat,
     )
 
 

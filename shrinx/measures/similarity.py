@@ -11,7 +11,7 @@ SHORTEST = 3.0
 """Seconds a string should last: on a single digit these vectors mistake one speaker for another one time in five."""
 
 Wave = Float[np.ndarray, " samples"]
-Vectors = Float[np.ndarray, "strings 256"]
+Vectors = Float[np.ndarray, "_ 256"]
 
 
 def d_vectors(waves: Sequence[Wave]) -> Vectors:
