@@ -86,6 +86,6 @@ def test_with_distillmos():
 
 def test_with_pocketsphinx(tmp_path):
     pytest.importorskip("pocketsphinx")
-    assert all(0 <= digit <= 9 for digit in heard_digits([noise(1)])[0])
+    assert all(0 <= digit <= 9 for digit in heard_digits([noise(1)], 2)[0])
     scores = judge(write_run(tmp_path / "run", all=(7, 3)), ["digit-accuracy"])["digit-accuracy"]
     assert scores["real"]["values"] == scores["all"]["values"]

@@ -71,7 +71,7 @@ def _naturalness(spoken: ByMethod, digits: Any) -> dict[str, list[np.ndarray]]:
 def _accuracies(spoken: ByMethod, digits: Any) -> dict[str, list[np.ndarray]]:
     return {
         method: [
-            np.array([digit_accuracy(heard_digits(strings), said)])
+            np.array([digit_accuracy(heard_digits(strings, len(said[0])), said)])
             for strings, said in zip(voices, digits, strict=True)
         ]
         for method, voices in spoken.items()

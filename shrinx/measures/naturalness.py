@@ -3,25 +3,36 @@
 It rates quality, not content: speech played backwards scores little less.
 """
 
-import importlib.util
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 from jaxtyping import Float
 
 
-def predicted_mos(waves: Sequence[Float[np.ndarray, " samples"]]) -> Float[np.ndarray, " strings"]:
+def predicted_mos(waves: Sequence[Float[np.ndarray, " _"]]) -> Float[np.ndarray, " strings"]:
     """The predicted mean opinion score of each wave."""
-    if importlib.util.find_spec("torchaudio") is None:
-        # distillmos reads files with it, which we do not ask for, and it is not everywhere to be had.
-        sys.modules["torchaudio"] = types.ModuleType("torchaudio")
     import torch  # pyright: ignore[reportMissingImports]
-    from distillmos import ConvTransformerSQAModel  # pyright: ignore[reportMissingImports]
+
+    with _no_torchaudio():
+        from distillmos import ConvTransformerSQAModel  # pyright: ignore[reportMissingImports]
 
     model = ConvTransformerSQAModel()
     model.eval()
     with torch.no_grad():
         scores = [float(model(torch.from_numpy(wave.astype(np.float32))[None])) for wave in waves]
     return np.asarray(scores)
+
+
+@contextmanager
+def _no_torchaudio() -> Iterator[None]:
+    """distillmos imports torchaudio to read files, which we do not ask for, and many builds of it fit no torch."""
+    before = sys.modules.get("torchaudio")
+    sys.modules["torchaudio"] = before or types.ModuleType("torchaudio")
+    try:
+        yield
+    finally:
+        if before is None:
+            del sys.modules["torchaudio"]

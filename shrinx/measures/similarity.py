@@ -10,7 +10,7 @@ from ..data.speech import RATE
 SHORTEST = 3.0
 """Seconds a string should last: on a single digit these vectors mistake one speaker for another one time in five."""
 
-Wave = Float[np.ndarray, " samples"]
+Wave = Float[np.ndarray, " _"]
 Vectors = Float[np.ndarray, "_ 256"]
 
 
