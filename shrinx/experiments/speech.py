@@ -101,7 +101,7 @@ class Config(LearnerConfig):
 def preset_config(algorithm: str, preset: str) -> Config:
     """`paper` has the paper's network, horizon of 100 steps and 10,000 steps of adaptation; the rest fits one GPU."""
     mixed: dict[str, Any] = {"num_updates": 20_000, "mean_rate": 1e-3, "decay": 0.3, "chunk": 500}
-    tasks: dict[str, Any] = {"num_updates": 300, "decay": 0.3, "tasks_per_update": 4}
+    tasks: dict[str, Any] = {"num_updates": 300, "decay": 0.3, "tasks_per_update": 4, "chunk": 5}
     sigma: dict[str, Any] = {
         **tasks,
         "mean_rate": 3e-5,
