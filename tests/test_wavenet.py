@@ -14,7 +14,7 @@ from shrinx.models.wavenet_speak import cached_logits, speak
 
 SIZES = {"residual_channels": 8, "skip_channels": 4, "output_channels": 6, "hop": 4}
 CONDITIONING = Conditioning(num_phones=3, context=(-1, 0, 2))
-TOY = WaveNet(dilations=(1, 3), conditioning=CONDITIONING, **SIZES)
+TOY = WaveNet(dilations=(1, 2), conditioning=CONDITIONING, **SIZES)
 MANY = WaveNet(dilations=(1, 2), conditioning=CONDITIONING, num_speakers=3, speaker_channels=5, **SIZES)
 
 
@@ -125,7 +125,7 @@ def test_speech_is_drawn_from_the_model(x64):
     drawn = -np.take_along_axis(log_likelihoods, np.asarray(samples, int)[..., None], axis=-1)
     assert float(nll(TOY, params, batch._replace(samples=samples))) == pytest.approx(drawn.mean(), rel=1e-9)
     assert abs(drawn.mean() - entropy) < 4 * drawn.std() / np.sqrt(samples.size)
-    cold = speak(TOY, params, batch.f0, batch.phones, jax.random.key(3), temperature=1e-3)
+    cold = speak(TOY, params, batch.f0, batch.phones, jax.random.key(3), temperature=1e-6)
     np.testing.assert_array_equal(cold, np.argmax(apply(TOY, params, batch._replace(samples=cold)), axis=-1))
 
 
