@@ -17,6 +17,7 @@ EXPERIMENTS = {
     "normal": ("normal", "one parameter per task, in closed form: which estimators of the prior exist, and where"),
     "linear": ("linear", "two groups of parameters seen through a linear map: learned rates against learned variances"),
     "swirl": ("swirl", "the same through a swirl, where adaptation takes a thousand steps"),
+    "speech": ("speech", "a new voice from a minute of speech: which layers of WaveNet learn it"),
     "sinusoid": ("sinusoid", "few-shot sinusoid regression: which layers of a small network are task-specific"),
 }
 

@@ -1,0 +1,101 @@
+"""Two ways to train WaveNet on many speakers: all of them mixed (pretraining), or as tasks (meta-learning)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, PRNGKeyArray
+
+from .._learner import Learner
+from .._prior import Prior
+from ..models.wavenet import WaveNet
+from ..runs.progress import sparkline
+from ..runs.statistics import finite
+from ..tasks.speech import Recordings, draw_mixed_strings, sample_speakers
+
+LONGEST_STEP = 1.0
+"""Pretraining clips gradients to this norm."""
+
+Measured = tuple[Array, Array]
+"""The loss of an update and how many of its tasks failed."""
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """How a prior is trained; a state is whatever `init` makes."""
+
+    init: Callable[[Prior], Any]
+    update: Callable[[Any, Recordings, Array, PRNGKeyArray], tuple[Any, Measured]]
+    """`update(state, recordings, speakers, key)`."""
+    prior: Callable[[Any], Prior]
+
+
+def mixed_trainer(
+    network: WaveNet,
+    rate: optax.ScalarOrSchedule,
+    *,
+    num_support: int,
+    num_strings: int,
+    num_frames: int,
+) -> Trainer:
+    """Adam on strings of all speakers, from the utterances that are not kept for queries."""
+    optimiser = optax.chain(optax.clip_by_global_norm(LONGEST_STEP), optax.adam(rate))
+
+    def init(prior: Prior) -> Any:
+        return prior, optimiser.init(prior.mean)
+
+    def update(state: Any, recordings: Recordings, speakers: Array, key: PRNGKeyArray) -> tuple[Any, Measured]:
+        prior, opt_state = state
+        support = recordings.between(0, num_support)
+        speech = draw_mixed_strings(key, support, speakers, num_strings=num_strings, num_frames=num_frames)
+        loss, gradient = jax.value_and_grad(network.negative_log_likelihood)(prior.mean, speech)
+        moves, opt_state = optimiser.update(gradient, opt_state)
+        mean = jax.tree.map(jnp.add, prior.mean, moves)
+        return (eqx.tree_at(lambda prior: prior.mean, prior, mean), opt_state), (loss, jnp.zeros((), jnp.int32))
+
+    return Trainer(init, update, lambda state: state[0])
+
+
+def task_trainer(network: WaveNet, learner: Learner, *, num_tasks: int, num_support: int, num_query: int) -> Trainer:
+    """Meta-learning: every update adapts to some speakers."""
+    draw = partial(sample_speakers, num_tasks=num_tasks, num_support=num_support, num_query=num_query)
+
+    def update(state: Any, recordings: Recordings, speakers: Array, key: PRNGKeyArray) -> tuple[Any, Measured]:
+        task_key, update_key = jax.random.split(key)
+        tasks = draw(recordings, speakers, task_key)
+        state, info = learner.update(network.negative_log_likelihood, state, tasks, key=update_key)
+        return state, (info.query_loss, info.num_failed)
+
+    return Trainer(learner.init, update, lambda state: state.prior)
+
+
+def advance_with(
+    trainer: Trainer, recordings: Recordings, speakers: Array, key: PRNGKeyArray
+) -> Callable[[Any, int, int], tuple[Any, dict[str, Any], str]]:
+    """What `train_in_chunks` calls: `length` updates in one compiled loop, and what to say about them."""
+
+    @eqx.filter_jit
+    def chunk(state: Any, recordings: Recordings, speakers: Array, start: Array, length: int) -> tuple[Any, Measured]:
+        def update(state: Any, step: Array) -> tuple[Any, Measured]:
+            return trainer.update(state, recordings, speakers, jax.random.fold_in(key, step))
+
+        state, (losses, failed) = jax.lax.scan(update, state, start + jnp.arange(length, dtype=jnp.int32))
+        return state, (jnp.nanmean(losses), jnp.sum(failed))
+
+    def advance(state: Any, step: int, length: int) -> tuple[Any, dict[str, Any], str]:
+        state, (loss, failed) = chunk(state, recordings, speakers, jnp.asarray(step, jnp.int32), length)
+        log_variance = np.asarray(trainer.prior(state).log_variance)
+        row: dict[str, Any] = {"query_loss": [finite(float(loss))], "num_failed": [int(failed)]}
+        note = f"loss {float(loss):.4g}" + (f", {int(failed)} tasks failed" if int(failed) else "")
+        if np.isfinite(log_variance).any():
+            row["log_variance"] = [[finite(float(value)) for value in log_variance]]
+            note += f"  σ² {sparkline(log_variance.tolist())}"
+        return state, row, note
+
+    return advance

@@ -1,0 +1,108 @@
+"""Judge the voices of a finished speech run by all measures, beside real speech."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int, UInt8
+
+from ..data.audio import decode
+from ..data.speech import HOP
+from ..runs.errors import UserError
+from ..runs.statistics import finite, half_width
+from .intelligibility import digit_accuracy, heard_digits
+from .naturalness import predicted_mos
+from .similarity import bounds, d_vectors, similarity
+
+Waves = list[np.ndarray]
+ByMethod = dict[str, list[Waves]]
+"""Strings of every speaker, for every method; `real` is what speakers said themselves."""
+
+
+def judge(run: Path, measures: Sequence[str]) -> dict[str, Any]:
+    """Means over strings for every speaker, and over speakers with an interval, for each method and measure.
+
+    **Arguments:** `run`, the folder of a speech run; `measures`, any of `MEASURES`.
+    """
+    spoken, digits = read_voices(run)
+    result: dict[str, Any] = {}
+    for measure in measures:
+        by_method = MEASURES[measure](spoken, digits)
+        result[measure] = {method: _summary(by_speaker) for method, by_speaker in by_method.items()}
+    return result
+
+
+def read_voices(run: Path) -> tuple[ByMethod, list[list[tuple[int, ...]]]]:
+    """Waves of each method's strings, speaker by speaker in the order of the real ones, and the digits they say."""
+    folder = run / "voices"
+    if not (folder / "reference.npz").exists():
+        raise UserError(f"There are no voices in {folder}; name the folder of a speech run.")
+    real = _load(folder / "reference.npz")
+    order = real["speakers"].tolist()
+    found: dict[str, dict[int, Waves]] = {"real": _by_speaker(real)}
+    for path in sorted(folder.glob("*-spoken-*.npz")):
+        found.setdefault(path.name.partition("-spoken-")[0], {}).update(_by_speaker(_load(path)))
+    complete = {method: voices for method, voices in found.items() if set(voices) == set(order)}
+    digits = [[tuple(string) for string in strings] for strings in real["digits"].tolist()]
+    return {method: [voices[speaker] for speaker in order] for method, voices in complete.items()}, digits
+
+
+def _similarities(spoken: ByMethod, digits: Any) -> dict[str, list[np.ndarray]]:
+    vectors = {method: [d_vectors(strings) for strings in voices] for method, voices in spoken.items()}
+    real = vectors.pop("real")
+    same, other = bounds(real)
+    strings = len(real[0])
+    scores = {
+        method: [similarity(ours, theirs) for ours, theirs in zip(voices, real, strict=True)]
+        for method, voices in vectors.items()
+    }
+    return {
+        "same speaker": list(same.reshape(-1, strings)),
+        "other speakers": list(other.reshape(len(real), -1)),
+        **scores,
+    }
+
+
+def _naturalness(spoken: ByMethod, digits: Any) -> dict[str, list[np.ndarray]]:
+    return {method: [predicted_mos(strings) for strings in voices] for method, voices in spoken.items()}
+
+
+def _accuracies(spoken: ByMethod, digits: Any) -> dict[str, list[np.ndarray]]:
+    return {
+        method: [
+            np.array([digit_accuracy(heard_digits(strings, len(said[0])), said)])
+            for strings, said in zip(voices, digits, strict=True)
+        ]
+        for method, voices in spoken.items()
+    }
+
+
+MEASURES: dict[str, Callable[[ByMethod, Any], dict[str, list[np.ndarray]]]] = {
+    "similarity": _similarities,
+    "predicted-mos": _naturalness,
+    "digit-accuracy": _accuracies,
+}
+
+
+def _summary(by_speaker: list[np.ndarray]) -> dict[str, Any]:
+    means = [float(np.mean(scores)) for scores in by_speaker]
+    return {
+        "mean": finite(float(np.mean(means))),
+        "ci95": finite(half_width(means)),
+        "values": list(map(finite, means)),
+    }
+
+
+def _load(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path, allow_pickle=False) as stored:
+        return {name: stored[name] for name in stored.files}
+
+
+def _by_speaker(arrays: dict[str, np.ndarray]) -> dict[int, Waves]:
+    rows = zip(arrays["speakers"].tolist(), arrays["samples"], arrays["lengths"], strict=True)
+    return {speaker: _waves(samples, lengths) for speaker, samples, lengths in rows}
+
+
+def _waves(samples: UInt8[np.ndarray, "strings samples"], lengths: Int[np.ndarray, " strings"]) -> Waves:
+    return [decode(string[: int(frames) * HOP]) for string, frames in zip(samples, lengths, strict=True)]
