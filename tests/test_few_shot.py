@@ -148,6 +148,7 @@ def test_missing_data_name_the_command_that_gets_them(tmp_path, capsys, experime
     error = capsys.readouterr().err
     assert command in error
     assert len(error.strip().splitlines()) == 1
+    assert not (tmp_path / "run").exists()  # The next attempt starts anew, without --resume.
 
 
 # The paper's tables of hyperparameters, row by row.

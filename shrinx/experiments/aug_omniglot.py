@@ -77,10 +77,15 @@ def preset_config(algorithm: str, preset: str) -> Config:
 _LEARNED = {"variance": 100.0, "last_steps": 20}
 
 
+def _regularised(scale: float, damping: float) -> dict[str, float]:
+    """iMAML's λ and its damping, which the paper gives in units of λ."""
+    return {"variance": 1 / scale, "damping": damping * scale}
+
+
 def _large(algorithm: str) -> Config:
     settings: dict[str, dict[str, Any]] = {
         "reptile": {"mean_optimiser": "sgd", "mean_rate": 1.2, "solver": "adam", "inner_rate": 9.4e-3},
-        "imaml": {"mean_rate": 1.8e-3, "variance": 1 / 1.3e-4, "inner_rate": 0.5, "cg_steps": 1, "damping": 0.1},
+        "imaml": {"mean_rate": 1.8e-3, "inner_rate": 0.5, "cg_steps": 1, **_regularised(1.3e-4, damping=0.1)},
         "sigma-reptile": {"mean_rate": 6.2e-3, "inner_rate": 0.52, **_LEARNED},
         "sigma-imaml": {"mean_rate": 1.8e-3, "inner_rate": 0.37, "cg_steps": 1, "damping": 0.09, **_LEARNED},
     }
@@ -106,7 +111,7 @@ _INNER_RATES = {
 def _small(algorithm: str, num_instances: int) -> Config:
     settings: dict[str, dict[str, Any]] = {
         "reptile": {"mean_optimiser": "sgd", "mean_rate": 0.1, "solver": "adam"},
-        "imaml": {"mean_rate": 1e-3, "variance": 1 / 1.3e-4, "cg_steps": 2, "damping": 0.5},
+        "imaml": {"mean_rate": 1e-3, "cg_steps": 2, **_regularised(1e-3, damping=0.5)},
         "sigma-reptile": {"mean_rate": 1.4e-4, **_LEARNED},
         "sigma-imaml": {"mean_rate": 2e-4, "cg_steps": 3, "damping": 2e-3, **_LEARNED},
     }

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from ..experiments import find_experiment
+from .errors import UserError
 from .folder import Request, RunFolder
 from .trackers import check_tracker, open_tracker
 
@@ -30,7 +31,11 @@ def execute(
     with ExitStack() as stack:
         config = asdict(request.config)
         opened = tuple(stack.enter_context(closing(open_tracker(name, path, config))) for name in trackers)
-        measured = experiment.module.run(request.config, folder, console, opened)
+        try:
+            measured = experiment.module.run(request.config, folder, console, opened)
+        except UserError:
+            folder.withdraw()
+            raise
     result = {
         "experiment": request.experiment,
         "algorithm": request.algorithm,

@@ -110,6 +110,14 @@ class RunFolder:
     def finish(self, result: dict[str, Any]) -> None:
         write_json(self.result, result)
 
+    def withdraw(self) -> None:
+        """Take back what `open` wrote if nothing else has come to it: a run that never began is not half finished."""
+        ours = {"config.json", "environment.json"}
+        if {file.name for file in self.path.iterdir()} == ours:
+            for name in ours:
+                (self.path / name).unlink()
+            self.path.rmdir()
+
 
 class FinishedError(UserError):
     """The run asked for is there already. Not a failure."""
