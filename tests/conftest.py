@@ -1,4 +1,5 @@
 import gc
+import importlib.util
 import os
 from pathlib import Path
 
@@ -12,6 +13,9 @@ os.environ["XLA_FLAGS"] = (
 
 # Nothing outside the tests' own folders is read or written.
 os.environ["SHRINX_CACHE"] = "off"
+
+# Doctests are looked for in every file, also in this one, which PyTorch's tests share.
+collect_ignore = [] if importlib.util.find_spec("torch") else ["torch_reference.py"]
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")

@@ -39,7 +39,7 @@ def bank_from_run(
     if not 0 <= seed < config["seeds"]:
         raise BankError(f"{run} has seeds 0 to {config['seeds'] - 1}, there is no {seed}.")
     model = {key: config[key] for key in ("experiment", "algorithm", "preset", "config")}
-    setup = _setup(model)
+    setup = setup_of_model(model)
     keys = jax.vmap(jax.random.key)(jnp.arange(config["seeds"]))
     like = jax.vmap(lambda key: setup.learner.init(setup.init(key)))(keys)
     restored = checkpoint.restore(run / "checkpoints", like)
@@ -57,7 +57,7 @@ def setup_of(bank: Bank) -> Setup:
             f"The bank in {bank.path} was not made from a run, and does not say which loss its tasks are adapted with: "
             "adapt them in Python, with `shrinx.adapt_task`."
         )
-    return _setup(bank.model)
+    return setup_of_model(bank.model)
 
 
 def read_data(path: Path, setup: Setup, num_tasks: int | None) -> Data:
@@ -88,8 +88,14 @@ def read_data(path: Path, setup: Setup, num_tasks: int | None) -> Data:
     return treedef.unflatten([arrays[name].astype(leaf.dtype) for name, leaf in zip(names, leaves, strict=True)])
 
 
-def _setup(model: dict[str, Any]) -> Setup:
+def setup_of_model(model: dict[str, Any]) -> Setup:
+    """The experiment that made the model, as a bank remembers it."""
     experiment = find_experiment(model["experiment"])
+    if not hasattr(experiment.module, "setup"):
+        raise BankError(
+            f"Runs of {model['experiment']} are not made of one meta-learning loop, which this command needs: "
+            "load what they have learned in Python, and make the bank with `shrinx.Bank.create`."
+        )
     kind = type(experiment.config(model["algorithm"], model["preset"]))
     fields = {name: tuple(value) if isinstance(value, list) else value for name, value in model["config"].items()}
     return experiment.module.setup(kind(**fields))
