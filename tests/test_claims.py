@@ -18,7 +18,11 @@ README = "quick-sigma-maml"
 SINUSOID = (README, *(f"paper-{algorithm}" for algorithm in SIGMA))
 
 # Name of the test -> what was measured instead.
-MISSED: dict[str, str] = {}
+_COLLAPSED = "σ-Reptile loses its solution after 15,000 updates; error 2.24 ± 1.57, layer 0 alone 2.38 ± 1.49"
+MISSED: dict[str, str] = {
+    "test_sinusoid_error_is_small[paper-sigma-reptile]": _COLLAPSED,
+    **{f"test_sinusoid_no_other_module_will_do[paper-sigma-reptile-{m}]": _COLLAPSED for m in ("b1", "b2", "w1", "w2")},
+}
 
 
 @pytest.fixture(autouse=True)
