@@ -34,6 +34,8 @@ class LearnerConfig:
     """Its learning rate."""
     mean_epsilon: float = 1e-8
     """Adam's ε for the mean: gradients below it move the mean by less than the rate."""
+    weight_decay: float = 0.0
+    """Adam's decoupled weight decay of the mean: what no task's loss holds in place drifts in long training."""
     variance_rate: float = 1e-2
     """Adam's learning rate for the log-variances (for Meta-SGD: for the step sizes)."""
     decay: float = 0.0
@@ -83,7 +85,8 @@ def make_learner(
 
     mean_rate = rate(config.mean_rate)
     adaptive = config.mean_optimiser == "adam"
-    optimiser = optax.adam(mean_rate, eps=config.mean_epsilon) if adaptive else optax.sgd(mean_rate)
+    adamw = optax.adamw(mean_rate, eps=config.mean_epsilon, weight_decay=config.weight_decay)
+    optimiser = adamw if adaptive else optax.sgd(mean_rate)
     solver = make_solver(config)
     common: dict[str, Any] = {
         "num_steps": config.inner_steps,
