@@ -40,6 +40,8 @@ class LearnerConfig:
     """Adam's learning rate for the log-variances (for Meta-SGD: for the step sizes)."""
     decay: float = 0.0
     """Share of the updates, at the end, over which both rates fall linearly to zero."""
+    fall: float = 1.0
+    """Factor by which both rates fall exponentially over the whole run, besides."""
     warmup: int = 0
     """Hold the variances for so many updates."""
     variance: float = 1.0
@@ -79,9 +81,11 @@ def make_learner(
 ) -> Learner:
     def rate(peak: Any) -> Any:
         falling = int(config.decay * config.num_updates)
-        if not falling:
+        if not falling and config.fall == 1:
             return peak
-        return optax.linear_schedule(peak, 0.0, falling, transition_begin=config.num_updates - falling)
+        linear = optax.linear_schedule(peak, 0.0, falling, transition_begin=config.num_updates - falling)
+        exponential = optax.exponential_decay(1.0, config.num_updates, 1 / config.fall)
+        return lambda count: linear(count) * exponential(count)
 
     mean_rate = rate(config.mean_rate)
     adaptive = config.mean_optimiser == "adam"
