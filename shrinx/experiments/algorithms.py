@@ -35,7 +35,7 @@ class LearnerConfig:
     mean_epsilon: float = 1e-8
     """Adam's ε for the mean: gradients below it move the mean by less than the rate."""
     weight_decay: float = 0.0
-    """Adam's decoupled weight decay of the mean: what no task's loss holds in place drifts in long training."""
+    """Weight decay of the mean, the paper's log p(φ): what no task holds in place drifts in long training."""
     variance_rate: float = 1e-2
     """Adam's learning rate for the log-variances (for Meta-SGD: for the step sizes)."""
     decay: float = 0.0
@@ -88,9 +88,12 @@ def make_learner(
         return lambda count: linear(count) * exponential(count)
 
     mean_rate = rate(config.mean_rate)
-    adaptive = config.mean_optimiser == "adam"
-    adamw = optax.adamw(mean_rate, eps=config.mean_epsilon, weight_decay=config.weight_decay)
-    optimiser = adamw if adaptive else optax.sgd(mean_rate)
+    # Decoupled from Adam's normalisation, as in AdamW.
+    optimiser = optax.chain(
+        optax.scale_by_adam(eps=config.mean_epsilon) if config.mean_optimiser == "adam" else optax.identity(),
+        optax.add_decayed_weights(config.weight_decay),
+        optax.scale_by_learning_rate(mean_rate),
+    )
     solver = make_solver(config)
     common: dict[str, Any] = {
         "num_steps": config.inner_steps,
