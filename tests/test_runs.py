@@ -163,6 +163,16 @@ def test_listing_and_help(capsys):
             main(command)
 
 
+def test_a_reader_who_leaves_is_no_error():
+    """As in `shrinx run sinusoid --help | head`."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "shrinx.cli", "run", "sinusoid", "--help"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
 def final_state(path: Path) -> list[np.ndarray]:
     newest = sorted((path / "checkpoints").glob("*.npz"))[-1]
     with np.load(newest) as stored:
