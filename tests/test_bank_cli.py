@@ -123,6 +123,12 @@ def test_damage_has_its_exit_code(folder, capsys):
     assert f"{file.name}: " in capsys.readouterr().out
 
 
+def test_settings_of_another_version_are_named():
+    model = {"experiment": "sinusoid", "algorithm": "sigma-reptile", "preset": "quick", "config": {"wisdom": 3}}
+    with pytest.raises(BankError, match=r"those of another shrinx version"):
+        setup_of_model(model)
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [
