@@ -288,12 +288,12 @@ def test_a_study_is_shared_through_its_storage(tmp_path, capsys, algorithm):
     import optuna
 
     storage = f"sqlite:///{tmp_path / 'study.db'}"
-    command = ["tune", "sinusoid", "--algorithm", algorithm, "--storage", storage, "--trials", "3", "--batch", "2"]
-    for _ in range(2):
-        assert main([*command, *TOY, "--decay", "0.0"]) == 0
+    command = ["tune", "sinusoid", "--algorithm", algorithm, "--storage", storage, *TOY, "--hidden", "4"]
+    for trials in ("3", "1"):
+        assert main([*command, "--trials", trials, "--batch", "2", "--decay", "0.0"]) == 0
     assert "Best of" in capsys.readouterr().out
     study = optuna.load_study(study_name=f"sinusoid-{algorithm}", storage=storage)
-    assert len(study.trials) == 6
+    assert len(study.trials) == 4
     assert {"mean_rate", "variance", "inner_rate"} <= set(study.best_params)
     for trial in study.trials:
         assert set(trial.user_attrs["variances"]) == {"w0", "b0", "w1", "b1", "w2", "b2"}
