@@ -186,6 +186,8 @@ def test_baselines_stop_where_validation_speakers_are_predicted_best():
     assert (steps[0], steps[1], steps[-1]) == (0, 1, 1000)
     curves = np.array([[3.0, 2.0, 1.0, 2.0], [3.0, 1.0, 1.5, 4.0]])
     assert best_step((0, 10, 100, 1000), curves) == 100
+    curves[0, 2] = np.nan
+    assert best_step((0, 10, 100, 1000), curves) == 10
 
 
 def request():

@@ -98,7 +98,13 @@ def setup_of_model(model: dict[str, Any]) -> Setup:
         )
     kind = type(experiment.config(model["algorithm"], model["preset"]))
     fields = {name: tuple(value) if isinstance(value, list) else value for name, value in model["config"].items()}
-    return experiment.module.setup(kind(**fields))
+    try:
+        config = kind(**fields)
+    except TypeError as error:
+        raise BankError(
+            f"The settings of {model['experiment']} are those of another shrinx version ({error})."
+        ) from error
+    return experiment.module.setup(config)
 
 
 def _names(data: Data) -> list[str]:
