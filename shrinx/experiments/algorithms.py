@@ -7,6 +7,7 @@ import optax
 
 from .._adjoint import Unroll
 from .._algorithms import fomaml, imaml, maml, meta_sgd, reptile, sigma_imaml, sigma_maml, sigma_reptile
+from .._backtracking import ProximalBacktracking
 from .._learner import Learner
 from .._linear import CG
 from .._solver import AbstractSolver, ProximalAdam, ProximalGD
@@ -49,7 +50,7 @@ class LearnerConfig:
     regulariser: float = 1e-5
     """β of the inverse-gamma penalty on the variances."""
     solver: str = "gd"
-    """Inner solver: gd or adam, both proximal."""
+    """Inner solver, all of them proximal: gd, adam or backtracking (gd with a step size of the task's own making)."""
     inner_rate: float = 0.01
     """Its learning rate."""
     inner_steps: int = 100
@@ -73,6 +74,8 @@ class LearnerConfig:
 def make_solver(config: LearnerConfig) -> AbstractSolver:
     if config.solver == "adam":
         return ProximalAdam(config.inner_rate)
+    if config.solver == "backtracking":
+        return ProximalBacktracking(config.inner_rate)
     return ProximalGD(config.inner_rate, power_steps=config.power_steps)
 
 
