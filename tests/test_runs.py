@@ -11,7 +11,6 @@ import time
 from functools import partial
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 from data_files import miniimagenet_folder, omniglot_folder
@@ -44,16 +43,7 @@ PAIRS = [
     for algorithm in ALGORITHMS[name]
 ]
 
-
-@pytest.fixture(autouse=True)
-def relaxed():
-    # Not by context managers: these change the thread they are in only, and seeds run in threads of their own.
-    before = jax.config.jax_numpy_dtype_promotion, jax.config.jax_numpy_rank_promotion
-    jax.config.update("jax_numpy_dtype_promotion", "standard")
-    jax.config.update("jax_numpy_rank_promotion", "allow")
-    yield
-    jax.config.update("jax_numpy_dtype_promotion", before[0])
-    jax.config.update("jax_numpy_rank_promotion", before[1])
+pytestmark = pytest.mark.usefixtures("relaxed")
 
 
 def run(out: Path, *more: str, experiment: str = "sinusoid", algorithm: str = "sigma-reptile") -> int:

@@ -26,12 +26,14 @@ from .._solver import AbstractSolver
 from .._task import Task
 from .._types import LossFn
 from . import checkpoint
+from .distributed import bring_home, everywhere, from_first, notice_loss, share_out
 from .errors import UserError
 from .folder import RunFolder, read_metrics
 from .parallel import over_seeds
 from .progress import meter, sparkline
 from .statistics import finite, half_width, summarise
 from .trackers import Tracker
+from .watch import LostProcessError
 
 TaskSource: TypeAlias = Callable[..., Task]
 """`source(key)`, or `source(key, split)` if the setup has splits, draws a batch of tasks inside the compiled loop.
@@ -111,17 +113,15 @@ def meta_learn(
     seeds = range(seed, seed + folder.request.seeds)
     keys, splits = jax.vmap(jax.random.key)(jnp.asarray(seeds)), setup.splits(seeds)
     state = over_seeds(lambda key: setup.learner.init(setup.init(jax.random.fold_in(key, 0))))(keys)
-    step = 0
-    restored = checkpoint.restore(folder.checkpoints, state)
-    if restored is not None:
-        step, state = restored
+    step, state = from_first(checkpoint.restore(folder.checkpoints, state) or (0, state))
+    step = int(step)
     folder.rewind_log(step)
     earlier = read_metrics(folder.path)
     seconds_before = earlier[-1]["seconds"] if earlier else 0.0
     state = _train(setup, folder, keys, splits, step, state, seconds_before, console, trackers)
     if console is not None:
         console.print("Adapting to held-out tasks …")
-    result = _evaluate(setup, keys, splits, state.prior)
+    result = _evaluate(setup, keys, splits, bring_home(state.prior))
     return {**result, "seconds": round(seconds_before + time.monotonic() - started, 1)}
 
 
@@ -142,7 +142,8 @@ def _train(
         try:
             while step < setup.num_updates:
                 length = min(setup.chunk, setup.num_updates - step)
-                new_state, metrics = advance(state, step, length)
+                with notice_loss():
+                    new_state, metrics = advance(state, step, length)
                 state, step = new_state, step + length
                 row = _row(step, seconds_before + time.monotonic() - started, metrics, state.prior)
                 folder.log(row)
@@ -153,7 +154,7 @@ def _train(
                     checkpoint.save(folder.checkpoints, step, state)
                     saved = time.monotonic()
             checkpoint.save(folder.checkpoints, step, state)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, LostProcessError):
             checkpoint.save(folder.checkpoints, step, state)
             raise
         except OSError as error:
@@ -171,16 +172,18 @@ def _advance(setup: Setup, keys: Keys, splits: Any) -> Callable[[LearnerState, i
 
         def update(state: LearnerState, step: Array) -> tuple[LearnerState, Any]:
             task_key, update_key = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, 1), step))
-            state, info = setup.learner.update(setup.loss_fn, state, draw(train_tasks, task_key, split), key=update_key)
+            tasks = share_out(draw(train_tasks, task_key, split))
+            state, info = setup.learner.update(setup.loss_fn, state, tasks, key=update_key)
             return state, (info.query_loss, info.num_failed, jnp.mean(info.residual))
 
         steps = start + jnp.arange(length, dtype=jnp.int32)
         state, (loss, failed, residual) = jax.lax.scan(update, state, steps)
-        return state, {
+        metrics = {
             "query_loss": jnp.nanmean(loss),
             "num_failed": jnp.sum(failed),
             "residual": jnp.nanmean(residual),
         }
+        return everywhere((state, metrics))
 
     compiled = over_seeds(chunk)
     return lambda state, step, length: compiled(
@@ -188,7 +191,8 @@ def _advance(setup: Setup, keys: Keys, splits: Any) -> Callable[[LearnerState, i
     )
 
 
-def _row(step: int, seconds: float, metrics: dict[str, Array], prior: Prior) -> dict[str, Any]:
+def _row(step: int, seconds: float, measured: dict[str, Array], prior: Prior) -> dict[str, Any]:
+    metrics = jax.device_get(measured)
     row: dict[str, Any] = {"step": step, "seconds": round(seconds, 3)}
     row |= {name: [finite(float(value)) for value in values] for name, values in metrics.items()}
     row["num_failed"] = [int(value) for value in metrics["num_failed"]]

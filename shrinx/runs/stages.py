@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import jax
 from rich.console import Console
 
 from . import checkpoint
@@ -46,6 +47,8 @@ def train_in_chunks(
         if on_save is not None:
             on_save(step, state)
 
+    if jax.process_count() > 1:
+        raise UserError("This experiment runs in one process; leave out --coordinator.")
     step = 0
     restored = checkpoint.restore(folder.checkpoints, state)
     if restored is not None:
