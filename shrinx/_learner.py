@@ -300,9 +300,7 @@ def _clip(gradient: Prior, norm: Array, largest: float | Array) -> Prior:
     )
 
 
-def _sum_over_tasks(
-    everyone: tuple[Learner, LossFn, Prior], share: tuple[Task, Any]
-) -> tuple[Prior, _TaskInfo]:
+def _sum_over_tasks(everyone: tuple[Learner, LossFn, Prior], share: tuple[Task, Any]) -> tuple[Prior, _TaskInfo]:
     num_tasks, chunk_size = check_tasks(share[0]), everyone[0].chunk_size
 
     def of_chunk(chunk: Any) -> tuple[Prior, _TaskInfo]:
