@@ -98,6 +98,6 @@ def test_a_row_of_the_gpu_says_whether_it_computed_the_same(tmp_path):
     first = {"version": "1", "device": "GPU", "check": [2.0, 10.0], "wall_s": 5.0, "cpu_s": 4.0}
     answers = {"shrinx": [first, *turns], "torch-eager": [first | {"check": [2.1, 10.0]}, *turns], "torch-graphs": []}
     own, other, missing = make_rows([gpu_worker(library, said, tmp_path) for library, said in answers.items()])
-    assert (own["ms"], own["steps_per_s"], own["agrees"], own["turns"]) == (1.0, 1000.0, True, 3)
+    assert (own["ms"], own["meta_steps_per_s"], own["agrees"], own["turns"]) == (1.0, 1000.0, True, 3)
     assert not other["agrees"]
     assert missing["missing"] == "No module named torch"

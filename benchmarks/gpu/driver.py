@@ -103,7 +103,10 @@ def make_rows(workers: Sequence[Worker]) -> list[Row]:
 
 
 def make_row(worker: Worker, expected: list[float]) -> Row:
-    """Medians of the turns. `agrees` says whether it computed what the first library of its case did."""
+    """Medians of the turns, named as on a CPU: a meta-step of these cases is one step of all tasks.
+
+    `agrees` says whether it computed what the first library of its case did.
+    """
     row: Row = {"case": worker.case, "library": worker.library}
     if len(worker.said) < 2:
         return {**row, "missing": worker.complaints.read_text()[-300:] or "not ready in time"}
@@ -115,8 +118,8 @@ def make_row(worker: Worker, expected: list[float]) -> Row:
         "version": first["version"],
         "device": first["device"],
         "ms": _digits(1e3 * wall),
-        "steps_per_cpu_s": _digits(1 / cpu),
-        "steps_per_s": _digits(1 / wall),
+        "meta_steps_per_cpu_s": _digits(1 / cpu),
+        "meta_steps_per_s": _digits(1 / wall),
         "peak_mb": round(max(one["peak_mb"] for one in measured)),
         "first_call_s": round(first["wall_s"], 1),
         "first_call_cpu_s": round(first["cpu_s"], 1),
