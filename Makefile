@@ -13,7 +13,7 @@ help:
 	@echo "make test-torch  run the tests that need PyTorch, in an environment of their own"
 	@echo "make check       linter, formatter, type checker; do the tables say what the runs say?"
 	@echo "make results     write results/summary.json and the tables of README and docs from the runs"
-	@echo "make bench       measure shrinx beside other libraries (half an hour; installs PyTorch, into .venv-bench)"
+	@echo "make bench       measure shrinx beside other libraries (an hour; installs PyTorch, into .venv-bench)"
 	@echo "make docs        build the documentation into site/"
 	@echo "make format      let ruff rewrite what it can"
 

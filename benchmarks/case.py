@@ -30,8 +30,9 @@ class Batch(NamedTuple):
 class Case:
     name: str
     title: str
-    algorithm: Literal["maml", "imaml", "reptile", "adapt"]
-    """`adapt` is adaptation alone, from the first parameters every time."""
+    algorithm: Literal["maml", "imaml", "reptile", "adapt", "serve"]
+    """`adapt` is adaptation alone, from the first parameters every time; `serve` is prediction by adapted parameters,
+    whose own part, the first layer's weight and bias, stands in the place of the support set."""
     network: Literal["mlp", "conv4"]
     params: Params
     batches: tuple[Batch, ...]

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import optax
 
 from shrinx.models import conv
-from shrinx.models._convolve import convolve as patches
+from shrinx.models._convolve import convolve, convolve_patches
 
 from .worker import one_core
 
@@ -60,8 +60,10 @@ def one_by_one(function: Callable) -> Callable:
 
 
 WAYS = {
-    "patches, vmap": (patches, over_tasks),
-    "patches, loop": (patches, one_by_one),
+    "shrinx, vmap": (convolve, over_tasks),
+    "shrinx, loop": (convolve, one_by_one),
+    "patches, vmap": (convolve_patches, over_tasks),
+    "patches, loop": (convolve_patches, one_by_one),
     "rows, vmap": (rows, over_tasks),
     "rows, loop": (rows, one_by_one),
     "pixels, vmap": (pixels, over_tasks),

@@ -2,7 +2,7 @@
 
 import math
 import operator
-from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple, cast
 
 import equinox as eqx
@@ -13,6 +13,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ._check import check_at_least, check_prior
+from ._devices import sum_over_devices
 from ._linear import LinearStats
 from ._metagradient import AbstractMetaGradient, Reptile
 from ._prior import Prior, inverse_gamma_penalty
@@ -95,7 +96,8 @@ class Learner(eqx.Module):
     - `sample`: `sample(key, support)` draws the mini-batch of an inner step (and of the Hessian). All data by default.
     - `query_sample`: the same for the query set.
     - `trainable`: names of the modules that adapt in the inner loop; the rest are shared by all tasks.
-    - `chunk_size`: adapt so many tasks at a time (under `vmap`) and the chunks one after the other, to save memory.
+    - `chunk_size`: a device adapts so many tasks at a time (under `vmap`) and the chunks one after the other, to save
+      memory.
 
     >>> import jax.numpy as jnp, optax, shrinx as sx
     >>> learner = sx.sigma_maml(sx.ProximalGD(0.1), num_steps=20, optimiser=optax.sgd(0.1),
@@ -228,11 +230,9 @@ def _gradient(
     if key is None and (learner.sample is not None or learner.query_sample is not None):
         raise ValueError("`sample` and `query_sample` draw random batches and need a `key`.")
     keys = None if key is None else jax.random.split(key, num_tasks)
-
-    def of_task(inputs: tuple[Task, Any]) -> tuple[Prior, _TaskInfo]:
-        return _of_task(learner, loss_fn, prior, *inputs)
-
-    total, info = _sum_over_tasks(of_task, (tasks, keys), num_tasks, learner.chunk_size)
+    everyone, share = (learner, loss_fn, prior), (Task(tasks.support, tasks.query), keys)
+    sum_up = _sum_over_tasks if tasks.mesh is None else partial(sum_over_devices, _sum_over_tasks, tasks.mesh)
+    total, info = sum_up(everyone, share)
     num_healthy = jnp.sum(info.healthy, dtype=jnp.int32)
     gradient = jax.tree.map(lambda g: g / jnp.maximum(num_healthy, 1).astype(g.dtype), total)
     losses = jnp.where(info.healthy, info.query_loss, 0)
@@ -300,18 +300,18 @@ def _clip(gradient: Prior, norm: Array, largest: float | Array) -> Prior:
     )
 
 
-def _sum_over_tasks(
-    of_task: Callable[[Any], tuple[Prior, _TaskInfo]], inputs: Any, num_tasks: int, chunk_size: int | None
-) -> tuple[Prior, _TaskInfo]:
+def _sum_over_tasks(everyone: tuple[Learner, LossFn, Prior], share: tuple[Task, Any]) -> tuple[Prior, _TaskInfo]:
+    num_tasks, chunk_size = check_tasks(share[0]), everyone[0].chunk_size
+
     def of_chunk(chunk: Any) -> tuple[Prior, _TaskInfo]:
-        gradients, infos = jax.vmap(of_task)(chunk)
+        gradients, infos = jax.vmap(lambda task: _of_task(*everyone, *task))(chunk)
         return jax.tree.map(lambda g: jnp.sum(g, axis=0), gradients), infos
 
     if chunk_size is None or chunk_size >= num_tasks:
-        return of_chunk(inputs)
+        return of_chunk(share)
     count = num_tasks // chunk_size
     cut = count * chunk_size
-    chunks = jax.tree.map(lambda x: x[:cut].reshape((count, chunk_size, *x.shape[1:])), inputs)
+    chunks = jax.tree.map(lambda x: x[:cut].reshape((count, chunk_size, *x.shape[1:])), share)
 
     def accumulate(total: Prior, chunk: Any) -> tuple[Prior, _TaskInfo]:
         gradient, info = of_chunk(chunk)
@@ -322,7 +322,7 @@ def _sum_over_tasks(
     total, infos = jax.lax.scan(accumulate, zeros, chunks)
     infos = jax.tree.map(lambda x: x.reshape((cut, *x.shape[2:])), infos)
     if cut < num_tasks:
-        rest, rest_infos = of_chunk(jax.tree.map(lambda x: x[cut:], inputs))
+        rest, rest_infos = of_chunk(jax.tree.map(lambda x: x[cut:], share))
         total = jax.tree.map(jnp.add, total, rest)
         infos = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), infos, rest_infos)
     return total, infos

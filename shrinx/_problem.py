@@ -111,7 +111,8 @@ class Problem(eqx.Module):
             moved, new_state, info = self.solver.step(objective, displacement, state, part)
             healthy = jnp.isfinite(info.loss) & jnp.isfinite(info.gradient_norm)
             failed_step = jnp.where((failed_step < 0) & ~healthy, index, failed_step)
-            moved, new_state = tree_where(failed_step < 0, (moved, new_state), (displacement, state))
+            # Once nothing moves, the solver's state is of no account.
+            moved = tree_where(failed_step < 0, moved, displacement)
             seen = observe(index, _complete(part.at(moved), restriction, prior))
             return (moved, new_state, failed_step), (info, seen)
 

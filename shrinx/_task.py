@@ -2,6 +2,7 @@
 
 import equinox as eqx
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from ._check import check_data
 from ._modules import _named_leaves
@@ -15,6 +16,7 @@ class Task(eqx.Module):
 
     - `support`: what a task is adapted to (the paper's training set).
     - `query`: what the adapted parameters are judged by (its validation set). Plain Reptile does without.
+    - `mesh`: of the devices that a batch has been spread over by [`spread`][shrinx.spread], if it has.
 
     >>> import jax.numpy as jnp, shrinx as sx
     >>> tasks = sx.Task(support=jnp.zeros((5, 10, 2)), query=jnp.zeros((5, 3, 2)))  # 5 tasks
@@ -24,6 +26,7 @@ class Task(eqx.Module):
 
     support: Data
     query: Data | None = None
+    mesh: Mesh | None = eqx.field(static=True, default=None)
 
 
 def check_tasks(tasks: Task) -> int:

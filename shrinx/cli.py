@@ -149,8 +149,10 @@ def _run(rest: list[str]) -> int:
     import tyro
     from rich.console import Console
 
+    from .runs.distributed import is_first, join
     from .runs.execute import execute
     from .runs.folder import FinishedError, Request
+    from .runs.watch import LostProcessError, give_up, watching
 
     look = _first_look(rest, "run", "shrinx run sinusoid --preset quick --seeds 2 --out runs/demo")
     if isinstance(look, int):
@@ -165,6 +167,11 @@ def _run(rest: list[str]) -> int:
         out: Annotated[Path | None, _help("the run's folder; runs/EXPERIMENT-ALGORITHM-PRESET by default")] = None
         resume: Annotated[bool, tyro.conf.FlagCreatePairsOff, _help("go on with a half-finished run")] = False
         tracker: Annotated[tuple[str, ...], _help("also log to tensorboard, wandb or mlflow")] = ()
+        coordinator: Annotated[
+            str | None, _help("HOST:PORT of the first of several processes, or auto (SLURM, Kubernetes, Open MPI)")
+        ] = None
+        processes: Annotated[int | None, _help("how many there are")] = None
+        process: Annotated[int | None, _help("which of them this is, from 0")] = None
 
     options = _parse(look, "run", Options)
     if options.seeds < 1:
@@ -172,15 +179,20 @@ def _run(rest: list[str]) -> int:
     path = options.out or Path("runs") / f"{look.experiment.name}-{look.algorithm}-{look.preset}"
     request = Request(look.experiment.name, look.algorithm, look.preset, options.seeds, options.config)
     console = Console(stderr=True)
+    join(options.coordinator, options.processes, options.process)
     try:
-        result = execute(request, path, resume=options.resume, console=console, trackers=options.tracker)
+        with watching(path):
+            result = execute(request, path, resume=options.resume, console=console, trackers=options.tracker)
     except FinishedError as finished:
         print(f"shrinx: {finished}")
         return 0
     except KeyboardInterrupt:
         print(f"\nshrinx: interrupted; go on with the same command and --resume (folder {path}).", file=sys.stderr)
         return 130
-    _print_summary(result, path)
+    except LostProcessError:
+        give_up(path)
+    if is_first():
+        _print_summary(result, path)
     return 0
 
 

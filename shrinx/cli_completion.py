@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 COMMANDS = ("list", "run", "report", "tune", "data", "bank", "adapt", "completion")
 # Options besides those of the experiment's configuration: those that take a value, and those that do not.
 SETTINGS = {
-    "run": ("--preset", "--seeds", "--out", "--tracker"),
+    "run": ("--preset", "--seeds", "--out", "--tracker", "--coordinator", "--processes", "--process"),
     "tune": ("--preset", "--trials", "--batch", "--storage", "--study", "--scatter", "--least", "--figure"),
 }
 FLAGS = {"run": ("--help", "--resume"), "tune": ("--help",)}

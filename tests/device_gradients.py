@@ -1,6 +1,6 @@
-"""Meta-gradients of the same tasks on however many devices and processes there are, written to a file.
+"""Meta-gradients of the same tasks on however many devices there are, written to a file.
 
-python device_gradients.py OUT [ADDRESS COUNT INDEX]
+python device_gradients.py OUT
 """
 
 import sys
@@ -17,9 +17,7 @@ from shrinx.tasks.sinusoid import sample_tasks
 NUM_TASKS = 16
 
 
-def main(out: str, address: str | None = None, count: str = "1", index: str = "0") -> None:
-    if address is not None:
-        jax.distributed.initialize(address, num_processes=int(count), process_id=int(index))
+def main(out: str) -> None:
     params = mlp.init(jax.random.key(0), (1, 20, 20, 1))
     prior = sx.Prior.create(params, modules=sx.by_leaf(params), variance=0.1)
     # Plain descent that remembers the last gradient.
@@ -48,9 +46,8 @@ def main(out: str, address: str | None = None, count: str = "1", index: str = "0
         results[name] = np.asarray(ravel_pytree(state.opt_state)[0])
         # A second update starts from what the first one left on the devices.
         results[f"{name} loss"] = np.asarray(update(state)[1])
-    if jax.process_index() == 0:
-        np.savez(out, **results)
+    np.savez(out, **results)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from benchmarks.cases import CASES
 from benchmarks.driver import MismatchError, check_losses, make_row
+from benchmarks.gpu.driver import Worker, make_rows
 from benchmarks.libraries import LIBRARIES
 from benchmarks.report import fill, merge, table
 
@@ -83,3 +85,19 @@ def test_a_table_is_put_between_its_lines(tmp_path):
     assert page.read_text() == "before\n<!-- bench: speed -->\n\n| new |\n\n<!-- bench end -->\nafter\n"
     with pytest.raises(ValueError, match="bench: other"):
         fill(page, "other", "")
+
+
+def gpu_worker(library, answers, tmp_path):
+    complaints = tmp_path / library
+    complaints.write_text("" if answers else "No module named torch")
+    return Worker(library, "gradient", cast(Any, None), cast(Any, None), complaints, answers)
+
+
+def test_a_row_of_the_gpu_says_whether_it_computed_the_same(tmp_path):
+    turns = [{"steps": 20, "wall_s": seconds, "cpu_s": 0.01, "peak_mb": 7.2} for seconds in (0.9, 0.02, 0.02)]
+    first = {"version": "1", "device": "GPU", "check": [2.0, 10.0], "wall_s": 5.0, "cpu_s": 4.0}
+    answers = {"shrinx": [first, *turns], "torch-eager": [first | {"check": [2.1, 10.0]}, *turns], "torch-graphs": []}
+    own, other, missing = make_rows([gpu_worker(library, said, tmp_path) for library, said in answers.items()])
+    assert (own["ms"], own["meta_steps_per_s"], own["agrees"], own["turns"]) == (1.0, 1000.0, True, 3)
+    assert not other["agrees"]
+    assert missing["missing"] == "No module named torch"

@@ -45,7 +45,7 @@ def assert_close(actual, expected, tolerance):
 
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize(
-    ("height", "width", "channels"), [(8, 8, 1), (7, 7, 3), (8, 5, 2), (3, 4, 1), (2, 2, 2), (1, 1, 1)]
+    ("height", "width", "channels"), [(8, 8, 1), (7, 7, 3), (8, 5, 2), (3, 4, 1), (2, 2, 2), (1, 1, 1), (9, 8, 32)]
 )
 def test_convolve_equals_the_librarys_with_its_derivatives(x64, stride, height, width, channels):
     inputs, kernel = normal(0, 2, height, width, channels), normal(1, 3, 3, channels, 4)
@@ -59,7 +59,7 @@ def test_convolve_equals_the_librarys_with_its_derivatives(x64, stride, height, 
         return convolution(inputs, kernel, stride), jax.grad(loss)(at), hessian_vector(loss, at, direction)
 
     compiled = jax.jit(results, static_argnums=0)
-    assert_close(compiled(convolve), compiled(library_convolve), 1e-12)
+    assert_close(compiled(convolve), compiled(library_convolve), 1e-11)
 
 
 @pytest.mark.parametrize("halve", NETWORKS)

@@ -43,7 +43,6 @@ PAIRS = [
     for algorithm in ALGORITHMS[name]
 ]
 
-
 pytestmark = pytest.mark.usefixtures("relaxed")
 
 

@@ -8,6 +8,7 @@ from . import (
     adapt_one,
     omniglot_maml,
     omniglot_reptile,
+    serve,
     sinusoid_imaml,
     sinusoid_maml_5,
     sinusoid_maml_100,
@@ -23,4 +24,5 @@ CASES: dict[str, Callable[[], Case]] = {
     "omniglot-reptile": omniglot_reptile.make,
     "adapt-1": adapt_one.make,
     "adapt-1000": adapt_many.make,
+    "serve": serve.make,
 }

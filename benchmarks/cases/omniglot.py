@@ -19,17 +19,19 @@ def make_batches(count: int, num_tasks: int, num_classes: int) -> tuple[Batch, .
     )
 
 
-def make_params(num_classes: int) -> Params:
+def make_params(num_classes: int, num_filters: int = FILTERS) -> Params:
     """Kernels of variance 1 / inputs, scales one, offsets and output bias zero."""
     generator = np.random.default_rng(1)
     params: Params = {}
     for block in range(4):
-        inputs = 1 if block == 0 else FILTERS
-        kernel = generator.normal(0.0, (9 * inputs) ** -0.5, (3, 3, inputs, FILTERS))
+        inputs = 1 if block == 0 else num_filters
+        kernel = generator.normal(0.0, (9 * inputs) ** -0.5, (3, 3, inputs, num_filters))
         params[f"conv{block}/kernel"] = kernel.astype(np.float32)
-        params[f"norm{block}/scale"] = np.ones(FILTERS, np.float32)
-        params[f"norm{block}/offset"] = np.zeros(FILTERS, np.float32)
-    kernel = generator.normal(0.0, FILTERS**-0.5, (FILTERS, num_classes))  # 28 pixels halved four times leave one.
+        params[f"norm{block}/scale"] = np.ones(num_filters, np.float32)
+        params[f"norm{block}/offset"] = np.zeros(num_filters, np.float32)
+    kernel = generator.normal(
+        0.0, num_filters**-0.5, (num_filters, num_classes)
+    )  # 28 pixels halved four times leave one.
     params["output/kernel"] = kernel.astype(np.float32)
     params["output/bias"] = np.zeros(num_classes, np.float32)
     return params

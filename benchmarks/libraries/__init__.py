@@ -13,15 +13,16 @@ class Library:
     title: str
     module: str
     environment: str
-    algorithms: tuple[str, ...] = ("maml", "imaml", "reptile", "adapt")
+    algorithms: tuple[str, ...] = ("maml", "imaml", "reptile", "adapt", "serve")
 
 
 LIBRARIES = {
     "shrinx": Library("shrinx", "with_shrinx", "shrinx"),
     "jax": Library("plain JAX", "with_jax", "shrinx"),
-    "jaxopt": Library("jaxopt", "with_jaxopt", "jaxopt"),
+    "jaxopt": Library("jaxopt", "with_jaxopt", "jaxopt", ("maml", "imaml", "reptile", "adapt")),
     "torch-func": Library("torch.func, vmap", "with_torch_func", "torch"),
-    "torchopt": Library("TorchOpt", "with_torchopt", "torch"),
+    "torchopt": Library("TorchOpt", "with_torchopt", "torch", ("maml", "imaml", "reptile", "adapt")),
     "higher": Library("higher", "with_higher", "torch", ("maml", "reptile", "adapt")),
 }
-"""`shrinx` first: the others are checked against it. higher has no implicit gradients."""
+"""`shrinx` first: the others are checked against it. higher has no implicit gradients, and
+serving is no business of libraries that optimise."""

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from ..case import Batch, Case, Examples
+from ..case import Batch, Case, Examples, Params
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -14,7 +14,7 @@ def device() -> str:
 
 def network_of(case: Case) -> nn.Module:
     """The network with the first parameters of the case."""
-    return (_mlp(case) if case.network == "mlp" else _conv4(case)).to(DEVICE)
+    return (mlp(case.params) if case.network == "mlp" else conv4(case.params)).to(DEVICE)
 
 
 def loss_of(case: Case):
@@ -36,28 +36,28 @@ def each_task(batch: Batch) -> list[tuple[Examples, Examples]]:
     return [tuple(Examples(part.x[task], part.y[task]) for part in batch) for task in tasks]
 
 
-def _mlp(case: Case) -> nn.Module:
+def mlp(params: Params) -> nn.Module:
     network = nn.Sequential(nn.Linear(1, 40), nn.ReLU(), nn.Linear(40, 40), nn.ReLU(), nn.Linear(40, 1))
     for layer, linear in enumerate(network[::2]):
-        _set(linear.weight, case.params[f"{layer}/weight"].T)
-        _set(linear.bias, case.params[f"{layer}/bias"])
+        _set(linear.weight, params[f"{layer}/weight"].T)
+        _set(linear.bias, params[f"{layer}/bias"])
     return network
 
 
-def _conv4(case: Case) -> nn.Module:
+def conv4(params: Params) -> nn.Sequential:
     blocks = []
     for block in range(4):
-        kernel = case.params[f"conv{block}/kernel"]
+        kernel = params[f"conv{block}/kernel"]
         convolution = nn.Conv2d(kernel.shape[2], kernel.shape[3], 3, padding=1, bias=False)
         norm = nn.BatchNorm2d(kernel.shape[3], eps=1e-3, track_running_stats=False)
         _set(convolution.weight, kernel.transpose(3, 2, 0, 1))
-        _set(norm.weight, case.params[f"norm{block}/scale"])
-        _set(norm.bias, case.params[f"norm{block}/offset"])
+        _set(norm.weight, params[f"norm{block}/scale"])
+        _set(norm.bias, params[f"norm{block}/offset"])
         blocks += [convolution, norm, nn.ReLU(), nn.MaxPool2d(2)]
-    kernel = case.params["output/kernel"]
+    kernel = params["output/kernel"]
     output = nn.Linear(*kernel.shape)
     _set(output.weight, kernel.T)
-    _set(output.bias, case.params["output/bias"])
+    _set(output.bias, params["output/bias"])
     return nn.Sequential(*blocks, nn.Flatten(), output)
 
 

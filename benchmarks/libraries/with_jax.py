@@ -1,6 +1,7 @@
 """JAX and optax without any meta-learning library: scan over steps, vmap over tasks, scan over meta-steps."""
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -18,19 +19,7 @@ def device() -> str:
 
 
 def maml(case: Case) -> Callable[[], np.ndarray]:
-    loss, optimiser = loss_of(case), optax.adam(case.outer_rate)
-
-    def meta_loss(params, batch):
-        adapted = jax.vmap(lambda support: descend(case, params, support))(batch.support)
-        return jnp.mean(jax.vmap(loss)(adapted, batch.query))
-
-    def update(state, batch):
-        params, opt_state = state
-        value, gradient = jax.value_and_grad(meta_loss)(params, batch)
-        updates, opt_state = optimiser.update(gradient, opt_state)
-        return (optax.apply_updates(params, updates), opt_state), value
-
-    return repeat(case, update, optimiser.init)
+    return learn_through(case, partial(descend, case))
 
 
 def imaml(case: Case) -> Callable[[], np.ndarray]:
@@ -69,30 +58,22 @@ def reptile(case: Case) -> Callable[[], np.ndarray]:
         (adapted, _), _ = jax.lax.scan(step, (params, inner.init(params)), length=case.num_steps)
         return adapted
 
-    def update(state, batch):
-        params, _ = state
-        adapted = jax.vmap(of_task, in_axes=(None, 0))(params, batch.support)
-        value = jnp.mean(jax.vmap(loss)(adapted, batch.query))
-        moved = jax.tree.map(lambda p, a: p + case.outer_rate * (jnp.mean(a, axis=0) - p), params, adapted)
-        return (moved, None), value
-
-    return repeat(case, update, lambda params: None)
+    return move_towards(case, of_task)
 
 
 def adapt(case: Case) -> Callable[[], np.ndarray]:
-    loss = loss_of(case)
-    params, batches = arrays(case)
-
-    @jax.jit
-    def score(params, batch):
-        adapted = jax.vmap(lambda support: descend(case, params, support))(batch.support)
-        return jnp.mean(jax.vmap(loss)(adapted, batch.query))
-
-    each = [jax.tree.map(lambda x, index=index: x[index], batches) for index in range(len(case.batches))]
-    return lambda: np.asarray([score(params, batch) for batch in each])
+    return score_after(case, partial(descend, case))
 
 
-ALGORITHMS = {"maml": maml, "imaml": imaml, "reptile": reptile, "adapt": adapt}
+def serve(case: Case) -> Callable[[], np.ndarray]:
+    def with_own(params, own):
+        weight, bias = own
+        return {**params, "0/weight": weight, "0/bias": bias}
+
+    return score_after(case, with_own)
+
+
+ALGORITHMS = {"maml": maml, "imaml": imaml, "reptile": reptile, "adapt": adapt, "serve": serve}
 
 
 def descend(case: Case, params, support):
@@ -106,6 +87,51 @@ def descend(case: Case, params, support):
         return jax.tree.map(lambda m, p: p + (m - p) * shrinkage, moved, params), None
 
     return jax.lax.scan(step, params, length=case.num_steps)[0]
+
+
+def learn_through(case: Case, adapt: Callable) -> Callable[[], np.ndarray]:
+    """Adam on the query loss of `adapt(params, support)`, differentiated as that is."""
+    optimiser = optax.adam(case.outer_rate)
+
+    def update(state, batch):
+        params, opt_state = state
+        value, gradient = jax.value_and_grad(query_loss(case, adapt))(params, batch)
+        updates, opt_state = optimiser.update(gradient, opt_state)
+        return (optax.apply_updates(params, updates), opt_state), value
+
+    return repeat(case, update, optimiser.init)
+
+
+def move_towards(case: Case, adapt: Callable) -> Callable[[], np.ndarray]:
+    """Reptile: a step from the parameters to the mean of the adapted ones."""
+    loss = loss_of(case)
+
+    def update(state, batch):
+        params, _ = state
+        adapted = jax.vmap(adapt, in_axes=(None, 0))(params, batch.support)
+        value = jnp.mean(jax.vmap(loss)(adapted, batch.query))
+        moved = jax.tree.map(lambda p, a: p + case.outer_rate * (jnp.mean(a, axis=0) - p), params, adapted)
+        return (moved, None), value
+
+    return repeat(case, update, lambda params: None)
+
+
+def score_after(case: Case, adapt: Callable) -> Callable[[], np.ndarray]:
+    """The query loss, batch by batch, a call each."""
+    params, batches = arrays(case)
+    score = jax.jit(query_loss(case, adapt))
+    each = [jax.tree.map(lambda x, index=index: x[index], batches) for index in range(len(case.batches))]
+    return lambda: np.asarray([score(params, batch) for batch in each])
+
+
+def query_loss(case: Case, adapt: Callable) -> Callable:
+    loss = loss_of(case)
+
+    def mean_loss(params, batch):
+        adapted = jax.vmap(adapt, in_axes=(None, 0))(params, batch.support)
+        return jnp.mean(jax.vmap(loss)(adapted, batch.query))
+
+    return mean_loss
 
 
 def repeat(case: Case, update: Callable, init: Callable) -> Callable[[], np.ndarray]:

@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -15,15 +14,15 @@ with warnings.catch_warnings():
     import jaxopt
 
 from ..case import Case
-from .jax_networks import arrays, loss_of
+from .jax_networks import loss_of
 from .with_jax import device as device
-from .with_jax import repeat
+from .with_jax import learn_through, move_towards, score_after
 
 VERSION = importlib.metadata.version("jaxopt")
 
 
 def maml(case: Case) -> Callable[[], np.ndarray]:
-    return _learn(case, _descent(case, unroll=True))
+    return learn_through(case, _descent(case, unroll=True))
 
 
 def imaml(case: Case) -> Callable[[], np.ndarray]:
@@ -41,34 +40,16 @@ def imaml(case: Case) -> Callable[[], np.ndarray]:
         implicit_diff=True,
         implicit_diff_solve=functools.partial(jaxopt.linear_solve.solve_cg, maxiter=case.linear_steps, tol=0.0),
     )
-    return _learn(case, lambda params, support: solver.run(params, params, support).params)
+    return learn_through(case, lambda params, support: solver.run(params, params, support).params)
 
 
 def reptile(case: Case) -> Callable[[], np.ndarray]:
-    loss = loss_of(case)
-    solver = jaxopt.OptaxSolver(loss, optax.adam(case.inner_rate), maxiter=case.num_steps, tol=0.0)
-
-    def update(state, batch):
-        params, _ = state
-        adapted = jax.vmap(lambda support: solver.run(params, support).params)(batch.support)
-        value = jnp.mean(jax.vmap(loss)(adapted, batch.query))
-        moved = jax.tree.map(lambda p, a: p + case.outer_rate * (jnp.mean(a, axis=0) - p), params, adapted)
-        return (moved, None), value
-
-    return repeat(case, update, lambda params: None)
+    solver = jaxopt.OptaxSolver(loss_of(case), optax.adam(case.inner_rate), maxiter=case.num_steps, tol=0.0)
+    return move_towards(case, lambda params, support: solver.run(params, support).params)
 
 
 def adapt(case: Case) -> Callable[[], np.ndarray]:
-    loss, descend = loss_of(case), _descent(case, unroll=False)
-    params, batches = arrays(case)
-
-    @jax.jit
-    def score(params, batch):
-        adapted = jax.vmap(lambda support: descend(params, support))(batch.support)
-        return jnp.mean(jax.vmap(loss)(adapted, batch.query))
-
-    each = [jax.tree.map(lambda x, index=index: x[index], batches) for index in range(len(case.batches))]
-    return lambda: np.asarray([score(params, batch) for batch in each])
+    return score_after(case, _descent(case, unroll=False))
 
 
 ALGORITHMS = {"maml": maml, "imaml": imaml, "reptile": reptile, "adapt": adapt}
@@ -84,19 +65,3 @@ def _descent(case: Case, *, unroll: bool) -> Callable:
         unroll=unroll,
     )
     return lambda params, support: solver.run(params, support).params
-
-
-def _learn(case: Case, descend: Callable) -> Callable[[], np.ndarray]:
-    loss, optimiser = loss_of(case), optax.adam(case.outer_rate)
-
-    def meta_loss(params, batch):
-        adapted = jax.vmap(lambda support: descend(params, support))(batch.support)
-        return jnp.mean(jax.vmap(loss)(adapted, batch.query))
-
-    def update(state, batch):
-        params, opt_state = state
-        value, gradient = jax.value_and_grad(meta_loss)(params, batch)
-        updates, opt_state = optimiser.update(gradient, opt_state)
-        return (optax.apply_updates(params, updates), opt_state), value
-
-    return repeat(case, update, optimiser.init)

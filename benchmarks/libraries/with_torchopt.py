@@ -31,11 +31,7 @@ def maml(case: Case) -> Callable[[], list[float]]:
             losses.append(criterion(network(query.x), query.y))
             torchopt.recover_state_dict(network, start[0])
             torchopt.recover_state_dict(inner, start[1])
-        value = torch.stack(losses).mean()
-        outer.zero_grad()
-        value.backward()
-        outer.step()
-        return value.item()
+        return _step(outer, losses)
 
     return _pass(case, meta_step)
 
@@ -67,11 +63,7 @@ def imaml(case: Case) -> Callable[[], list[float]]:
 
     def meta_step(batch) -> float:
         losses = [loss(descend(params, params, support), query) for support, query in each_task(batch)]
-        value = torch.stack(losses).mean()
-        outer.zero_grad()
-        value.backward()
-        outer.step()
-        return value.item()
+        return _step(outer, losses)
 
     return _pass(case, meta_step)
 
@@ -101,6 +93,15 @@ def adapt(case: Case) -> Callable[[], list[float]]:
 
 
 ALGORITHMS = {"maml": maml, "imaml": imaml, "reptile": reptile, "adapt": adapt}
+
+
+def _step(outer: torch.optim.Optimizer, losses: list[torch.Tensor]) -> float:
+    """One step on the mean loss of the tasks."""
+    value = torch.stack(losses).mean()
+    outer.zero_grad()
+    value.backward()
+    outer.step()
+    return value.item()
 
 
 def _adapted(case: Case, network, optimiser, support, query) -> tuple[tuple[torch.Tensor, ...], float]:

@@ -165,6 +165,8 @@ def search_space(algorithm: str) -> dict[str, Range]:
 def run(config: Config, folder: RunFolder, console: Console | None, trackers: tuple[Tracker, ...]) -> dict[str, Any]:
     if folder.request.seeds != 1:
         raise UserError("speech runs one seed at a time: give each its --seed and a folder of its own.")
+    if jax.process_count() > 1:
+        raise UserError("speech runs in one process: leave out --coordinator.")
     if config.pretrained is None and config.num_updates == 0:
         raise UserError(f"{config.algorithm} does not train by itself: name a trained run's folder with --pretrained.")
     digits = load_speech(config.data_dir)

@@ -2,13 +2,18 @@
 
 Under `vmap` over kernels a library convolution becomes a grouped one, which XLA runs slowly, and its derivatives slower
 still. Patches and one matrix product become a batched matrix product instead, in the forward pass, in the gradient and
-in Hessian-vector products alike.
+in Hessian-vector products alike. Where multiplications are what takes the time, Winograd's algorithm does with fewer.
 """
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ._winograd import convolve_tiles
+
 SIDE = 3
+MANY_CHANNELS, LARGE_IMAGE = 32, 8
+"""From where on Winograd's algorithm is faster on a CPU (`python -m benchmarks.convolutions`)."""
 
 
 def convolve(
@@ -17,6 +22,17 @@ def convolve(
     stride: int = 1,
 ) -> Float[Array, "images rows columns filters"]:
     """The 3x3 convolution with zero padding that XLA and TensorFlow call SAME: ⌈height / stride⌉ rows come out."""
+    if stride == 1 and _suits_tiles(inputs):
+        return convolve_tiles(inputs, kernel)
+    return convolve_patches(inputs, kernel, stride)
+
+
+def convolve_patches(
+    inputs: Float[Array, "images height width channels"],
+    kernel: Float[Array, "3 3 channels filters"],
+    stride: int = 1,
+) -> Float[Array, "images rows columns filters"]:
+    """The same as a single product of matrices."""
     patches = patches_of(inputs, stride)
     # As one tall matrix, so that the kernel's gradient contracts a single axis.
     product = patches.reshape(-1, patches.shape[-1]) @ kernel.reshape(-1, kernel.shape[-1])
@@ -37,6 +53,13 @@ def patches_of(
         for column in range(SIDE)
     ]
     return jnp.concatenate(shifted, axis=-1)
+
+
+def _suits_tiles(inputs: Float[Array, "images height width channels"]) -> bool:
+    """Accelerators have multiplications to spare, and sums of tiles would lose what half precision has left."""
+    _, height, width, channels = inputs.shape
+    large = channels >= MANY_CHANNELS and min(height, width) >= LARGE_IMAGE
+    return large and jax.default_backend() == "cpu" and inputs.dtype in (jnp.float32, jnp.float64)
 
 
 def _same_padding(length: int, stride: int) -> tuple[int, int]:

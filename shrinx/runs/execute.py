@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from ..experiments import find_experiment
+from .distributed import folder_of_process, is_first, together
 from .errors import UserError
 from .folder import Request, RunFolder
 from .trackers import check_tracker, open_tracker
@@ -27,25 +28,27 @@ def execute(
     experiment = find_experiment(request.experiment)
     for name in trackers:
         check_tracker(name)  # Before there is a folder: a slip of the pen leaves nothing behind.
-    folder = RunFolder.open(path, request, resume=resume)
     with ExitStack() as stack:
+        path = stack.enter_context(folder_of_process(path))
+        folder = together(lambda: RunFolder.open(path, request, resume=resume))
         config = asdict(request.config)
-        opened = tuple(stack.enter_context(closing(open_tracker(name, path, config))) for name in trackers)
+        wanted = trackers if is_first() else ()
+        opened = tuple(stack.enter_context(closing(open_tracker(name, path, config))) for name in wanted)
         try:
-            measured = experiment.module.run(request.config, folder, console, opened)
+            measured = experiment.module.run(request.config, folder, console if is_first() else None, opened)
         except UserError:
             folder.withdraw()
             raise
-    result = {
-        "experiment": request.experiment,
-        "algorithm": request.algorithm,
-        "preset": request.preset,
-        "seeds": request.seeds,
-        **measured,
-    }
-    folder.finish(result)
-    if report:
-        _write_report(path)
+        result = {
+            "experiment": request.experiment,
+            "algorithm": request.algorithm,
+            "preset": request.preset,
+            "seeds": request.seeds,
+            **measured,
+        }
+        folder.finish(result)
+        if report and is_first():
+            _write_report(path)
     return result
 
 

@@ -19,6 +19,7 @@ from .._select import AbstractRule, LargestGap, select
 from .._solver import AbstractSolver
 from .._task import Task
 from .._types import LossFn
+from .distributed import bring_home, everywhere, share_out
 from .folder import RunFolder
 from .parallel import over_seeds
 from .progress import sparkline
@@ -113,7 +114,7 @@ def meta_learn(
     trained = time.monotonic()
     if console is not None:
         console.print("Adapting to held-out tasks …")
-    result = _evaluate(setup, keys, splits, state.prior)
+    result = _evaluate(setup, keys, splits, bring_home(state.prior))
     return {**result, "seconds": round(seconds + time.monotonic() - trained, 1)}
 
 
@@ -127,16 +128,18 @@ def _advance(setup: Setup, keys: Keys, splits: Any) -> Advance[LearnerState]:
 
         def update(state: LearnerState, step: Array) -> tuple[LearnerState, Any]:
             task_key, update_key = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, 1), step))
-            state, info = setup.learner.update(setup.loss_fn, state, draw(train_tasks, task_key, split), key=update_key)
+            tasks = share_out(draw(train_tasks, task_key, split))
+            state, info = setup.learner.update(setup.loss_fn, state, tasks, key=update_key)
             return state, (info.query_loss, info.num_failed, jnp.mean(info.residual))
 
         steps = start + jnp.arange(length, dtype=jnp.int32)
         state, (loss, failed, residual) = jax.lax.scan(update, state, steps)
-        return state, {
+        metrics = {
             "query_loss": jnp.nanmean(loss),
             "num_failed": jnp.sum(failed),
             "residual": jnp.nanmean(residual),
         }
+        return everywhere((state, metrics))
 
     compiled = over_seeds(chunk)
 
@@ -149,7 +152,8 @@ def _advance(setup: Setup, keys: Keys, splits: Any) -> Advance[LearnerState]:
     return advance
 
 
-def _row(metrics: dict[str, Array], prior: Prior) -> dict[str, Any]:
+def _row(measured: dict[str, Array], prior: Prior) -> dict[str, Any]:
+    metrics = jax.device_get(measured)
     row: dict[str, Any] = {name: [finite(float(value)) for value in values] for name, values in metrics.items()}
     row["num_failed"] = [int(value) for value in metrics["num_failed"]]
     row["log_variance"] = [[finite(float(v)) for v in variances] for variances in np.asarray(prior.log_variance)]

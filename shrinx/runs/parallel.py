@@ -36,8 +36,11 @@ def over_seeds(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _groups(many: Any) -> list[Any]:
+    # Where a program runs on several devices, all must begin the same one first.
+    if jax.default_backend() != "cpu" or jax.device_count() > 1:
+        return [many]
     num_seeds = len(jax.tree.leaves(many)[0])
-    count = min(num_seeds, num_cores()) if jax.default_backend() == "cpu" else 1
+    count = min(num_seeds, num_cores())
     edges = [num_seeds * index // count for index in range(count + 1)]
     return [
         jax.tree.map(lambda leaf, first=first, last=last: leaf[first:last], many)

@@ -14,10 +14,12 @@ from typing import Any, TypeAlias, TypeVar
 from rich.console import Console
 
 from . import checkpoint
+from .distributed import from_first, notice_loss
 from .errors import UserError
 from .folder import RunFolder, read_metrics
 from .progress import meter
 from .trackers import Tracker
+from .watch import LostProcessError
 
 CHECKPOINT_SECONDS = 10.0
 
@@ -51,10 +53,8 @@ def train_in_chunks(
         if on_save is not None:
             on_save(step, state)
 
-    step = 0
-    restored = checkpoint.restore(folder.checkpoints, state)
-    if restored is not None:
-        step, state = restored
+    step, state = from_first(checkpoint.restore(folder.checkpoints, state) or (0, state))
+    step = int(step)
     folder.rewind_log(step)
     earlier = read_metrics(folder.path)
     before = earlier[-1]["seconds"] if earlier else 0.0
@@ -63,7 +63,8 @@ def train_in_chunks(
         try:
             while step < num_steps:
                 length = min(chunk, num_steps - step)
-                new_state, measured, note = advance(state, step, length)
+                with notice_loss():
+                    new_state, measured, note = advance(state, step, length)
                 row = {"step": step + length, "seconds": round(before + time.monotonic() - started, 3), **measured}
                 folder.log(row)  # First: rows beyond a checkpoint are taken back, missing ones would be lost.
                 state, step = new_state, step + length
@@ -74,7 +75,7 @@ def train_in_chunks(
                     save()
                     saved = time.monotonic()
             save()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, LostProcessError):
             save()
             raise
         except OSError as error:

@@ -1,0 +1,1 @@
+"""The inner step of augmented Omniglot on a GPU: shrinx beside PyTorch."""
