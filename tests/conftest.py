@@ -52,18 +52,6 @@ def relaxed():
 
 
 @pytest.fixture
-def relaxed():
-    """Whole runs are as a user's: their dtypes and shapes are promoted."""
-    # Not by context managers: these change the thread they are in only, and seeds run in threads of their own.
-    before = jax.config.jax_numpy_dtype_promotion, jax.config.jax_numpy_rank_promotion
-    jax.config.update("jax_numpy_dtype_promotion", "standard")
-    jax.config.update("jax_numpy_rank_promotion", "allow")
-    yield
-    jax.config.update("jax_numpy_dtype_promotion", before[0])
-    jax.config.update("jax_numpy_rank_promotion", before[1])
-
-
-@pytest.fixture
 def x64():
     with jax.enable_x64(True):
         yield
