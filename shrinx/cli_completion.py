@@ -74,7 +74,7 @@ def rules() -> Iterator[Rule]:
     yield Rule("", words=COMMANDS)
     yield Rule("completion", previous="completion", words=tuple(_SCRIPTS))
     yield Rule("list", words=("--help",))
-    yield Rule("data", previous="data", words=("list", "fetch", "prepare"))
+    yield Rule("data", previous="data", words=("list", "fetch", "prepare", "prepare-speech"))
     yield Rule("data", previous="fetch", words=("omniglot",))
     yield Rule("data", previous="prepare", words=("omniglot", "miniimagenet"))
     yield Rule("data", current="-*", words=("--help", "--from", "--splits", "--data-dir", "--replace"))

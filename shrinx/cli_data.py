@@ -1,15 +1,21 @@
 """`shrinx data`: what data is there, and how to get the rest."""
 
 import argparse
+import sys
 from pathlib import Path
+from typing import Any
 
-from .data import load_omniglot, miniimagenet, omniglot
+import numpy as np
+
+from .data import load_omniglot, miniimagenet, omniglot, transcripts
 from .data.download import download
 from .data.images import need_pillow
 from .data.location import VARIABLE, data_folder
 from .data.miniimagenet_source import prepare_miniimagenet
 from .data.omniglot_source import ARCHIVES, COMPLETE, HOME, prepare_omniglot
 from .data.progress import bar
+from .data.speech import HOP, RATE
+from .data.speech_source import prepare_speech
 from .runs.errors import UserError
 
 # The last is written last: where it is, all are.
@@ -23,13 +29,14 @@ _EXAMPLES = f"""examples:
   shrinx data list
   shrinx data fetch omniglot
   shrinx data prepare omniglot --from images_background.zip images_evaluation.zip
-  {miniimagenet.COMMAND}"""
+  {miniimagenet.COMMAND}
+  shrinx data prepare-speech recordings speech.npz"""
 
 
 def run_data(rest: list[str]) -> int:
     """List, fetch or prepare data."""
     parsed = _parser().parse_args(rest)
-    folder = data_folder(parsed.data_dir)
+    folder = data_folder(getattr(parsed, "data_dir", None))
     try:
         parsed.action(parsed, folder)
     except OSError as error:
@@ -41,11 +48,11 @@ def run_data(rest: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="shrinx data",
-        description="Get the images that experiments need.",
+        description="Get the images and the speech that experiments need.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    actions = parser.add_subparsers(required=True, metavar="{list,fetch,prepare}")
+    actions = parser.add_subparsers(required=True, metavar="{list,fetch,prepare,prepare-speech}")
     listing = actions.add_parser("list", help="what is there, and how to get what is missing")
     listing.set_defaults(action=_list)
     fetching = actions.add_parser("fetch", help="download a data set from its home and prepare it")
@@ -71,11 +78,27 @@ def _parser() -> argparse.ArgumentParser:
     preparing.add_argument(
         "--splits", type=Path, metavar="FOLDER", help="miniimagenet: train.csv, val.csv and test.csv"
     )
+    _add_speech(actions)
     for part in (listing, fetching, preparing):
         part.add_argument(
             "--data-dir", type=Path, metavar="FOLDER", help=f"where data lives; else {VARIABLE}, else the user's cache"
         )
     return parser
+
+
+def _add_speech(actions: Any) -> None:
+    speech = actions.add_parser(
+        "prepare-speech",
+        help="make a file of speech from recordings of your own",
+        description="Make a file of speech from recordings (extra `speech`).",
+        epilog=f"layout:{transcripts.__doc__.split(chr(10), 1)[1]}\n"
+        "example: shrinx data prepare-speech recordings speech.npz; shrinx run speech --data-dir speech.npz",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    speech.set_defaults(action=_prepare_speech)
+    speech.add_argument("recordings", type=Path, metavar="FOLDER", help="a folder of wav files for every speaker")
+    speech.add_argument("out", type=Path, metavar="OUT", help="the file to write, .npz")
+    speech.add_argument("--replace", action="store_true", help="write it anew if it is there already")
 
 
 def _list(parsed: argparse.Namespace, folder: Path) -> None:
@@ -122,6 +145,26 @@ def _prepare(parsed: argparse.Namespace, folder: Path) -> None:
     shapes = prepare_miniimagenet(parsed.sources[0], parsed.splits, folder, bar=bar)
     for split, (classes, images) in shapes.items():
         print(f"Wrote {folder / miniimagenet.file_name(split)}: {classes} classes of {images} images.")
+
+
+def _prepare_speech(parsed: argparse.Namespace, folder: Path) -> None:
+    out = parsed.out
+    if out.suffix != ".npz":
+        raise UserError(f"{out} must end in .npz, by which experiments know a file from a folder.")
+    if out.exists() and not parsed.replace:
+        raise UserError(f"{out} is there already; add --replace to write it anew.")
+    with bar("recordings") as report:
+        prepared = prepare_speech(parsed.recordings, out, report=report)
+    for line in prepared.left_out:
+        print(f"Left out: {line}.", file=sys.stderr)
+    digits = prepared.digits
+    minutes = len(digits.f0) * HOP / RATE / 60
+    fewest = min(int(np.sum(digits.speaker == speaker)) for speaker in digits.speakers)
+    print(
+        f"Wrote {out}: {len(digits.speakers)} speaker{'s' * (len(digits.speakers) != 1)}, {len(digits.speaker)} "
+        f"utterances, {minutes:.1f} minutes; {len(prepared.left_out)} left out. "
+        f"Experiments use {fewest} utterances of each, as many as all have."
+    )
 
 
 def _write_omniglot(sources: list[Path], folder: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Int, UInt8
 
 from ..data.audio import decode
-from ..data.speech import HOP
+from ..data.speech import HOP, NO_DIGIT
 from ..runs.errors import UserError
 from ..runs.statistics import finite, half_width
 from .intelligibility import digit_accuracy, heard_digits
@@ -69,6 +69,8 @@ def _naturalness(spoken: ByMethod, digits: Any) -> dict[str, list[np.ndarray]]:
 
 
 def _accuracies(spoken: ByMethod, digits: Any) -> dict[str, list[np.ndarray]]:
+    if any(digit == NO_DIGIT for strings in digits for string in strings for digit in string):
+        raise UserError("Not all that is said are single digits: leave this measure out with --only.")
     return {
         method: [
             np.array([digit_accuracy(heard_digits(strings, len(said[0])), said)])
