@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .data import load_omniglot, miniimagenet, omniglot, transcripts
+from .data import load_omniglot, miniimagenet, omniglot
 from .data.download import download
 from .data.images import need_pillow
 from .data.location import VARIABLE, data_folder
@@ -16,6 +16,7 @@ from .data.omniglot_source import ARCHIVES, COMPLETE, HOME, prepare_omniglot
 from .data.progress import bar
 from .data.speech import HOP, RATE
 from .data.speech_source import prepare_speech
+from .data.transcripts import LAYOUT
 from .runs.errors import UserError
 
 # The last is written last: where it is, all are.
@@ -91,7 +92,7 @@ def _add_speech(actions: Any) -> None:
         "prepare-speech",
         help="make a file of speech from recordings of your own",
         description="Make a file of speech from recordings (extra `speech`).",
-        epilog=f"layout:{transcripts.__doc__.split(chr(10), 1)[1]}\n"
+        epilog=f"layout:\n{LAYOUT}\n\n"
         "example: shrinx data prepare-speech recordings speech.npz; shrinx run speech --data-dir speech.npz",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

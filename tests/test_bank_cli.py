@@ -11,8 +11,7 @@ from bank_models import assert_same
 from data_files import miniimagenet_folder, omniglot_folder
 
 import shrinx as sx
-from shrinx.bank.errors import BankError
-from shrinx.bank.from_run import read_data, setup_of_model
+from shrinx.bank.from_run import read_data
 from shrinx.cli import main
 from shrinx.experiments import EXPERIMENTS, find_experiment
 from shrinx.models import mlp
@@ -97,12 +96,6 @@ def test_tasks_of_every_experiment_are_read_from_a_file(name, tmp_path, monkeypa
     assert_same(read_data(tmp_path / "two.npz", setup, 2), support)
 
 
-def test_experiments_that_are_no_meta_learning_loop_are_refused():
-    model = {"experiment": "speech", "algorithm": "sigma-reptile", "preset": "quick", "config": {}}
-    with pytest.raises(BankError, match=r"Bank\.create"):
-        setup_of_model(model)
-
-
 def test_every_seed_has_its_model(folder):
     banks = []
     for seed in ("0", "1"):
@@ -130,6 +123,8 @@ def test_damage_has_its_exit_code(folder, capsys):
         ("bank create run --run run", "run is not an empty folder; open the bank in it, or name a new folder"),
         ("bank create other --run run --seed 2", "run has seeds 0 to 1, there is no 2"),
         ("bank create other --run run --modules w7", "Unknown modules ['w7']"),
+        ("adapt --base voices --task a --data alice.npz --speaker 1", "`--speaker` is for voices; the bank in voices"),
+        ("say --bank voices --voice a --digits 1 a.wav", "The bank in voices holds no voices; make one from a run of"),
         ("bank list run", "There is no bank in run (index.json is missing)"),
         ("bank verify run", "There is no bank in run"),
         ("bank verify nowhere", "There is no bank in nowhere"),

@@ -1,4 +1,4 @@
-"""One recording as the file of speech keeps it: one channel, 16 kHz, trimmed, brought to one level. Or why it cannot be."""
+"""One recording as a file of speech keeps it: one channel, 16 kHz, trimmed, at one level. Or why it cannot be used."""
 
 import warnings
 from fractions import Fraction

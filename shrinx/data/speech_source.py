@@ -45,7 +45,7 @@ class _Heard:
 
 
 def prepare_speech(folder: Path, out: Path, *, report: Report = silent) -> Prepared:
-    """Write the recordings in `folder` (see `shrinx.data.transcripts`) into one file, as `load_speech` reads it."""
+    """Write the recordings in `folder` (see `transcripts.LAYOUT`) into one file, as `load_speech` reads it."""
     need_speech()
     speakers, about = find_speakers(folder), describe_speakers(folder)
     strangers = sorted(set(about) - set(speakers))

@@ -1,11 +1,4 @@
-"""Who says what in a folder of recordings.
-
-folder/speaker/name.wav            a folder per speaker
-folder/speaker/transcripts.csv     columns file and text: what is said in each; or instead
-folder/speaker/name.txt            what is said in name.wav; or instead
-folder/speaker/7_speaker_3.wav     the digit that is said, first in the name, as AudioMNIST has it
-folder/speakers.json               if there: {"speaker": {"gender": "female"}}, by which splits are balanced
-"""
+"""Who says what in a folder of recordings."""
 
 import csv
 import json
@@ -17,6 +10,12 @@ from typing import Any
 from ..runs.errors import UserError
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+LAYOUT = """\
+  FOLDER/speaker/name.wav           a folder per speaker
+  FOLDER/speaker/transcripts.csv    columns file and text: what is said in each; or instead
+  FOLDER/speaker/name.txt           what is said in name.wav; or instead
+  FOLDER/speaker/7_speaker_3.wav    the digit that is said, first in the name, as AudioMNIST has it
+  FOLDER/speakers.json              if there: {"speaker": {"gender": "female"}}, by which splits are balanced"""
 LIST = "transcripts.csv"
 SPEAKERS = "speakers.json"
 

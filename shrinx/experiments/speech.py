@@ -23,7 +23,6 @@ from rich.console import Console
 from .._modules import by_layer
 from .._prior import Prior
 from ..data.speech import load_speech, speaker_split
-from ..models.conditioning import Conditioning
 from ..models.wavenet import WaveNet
 from ..runs.errors import UserError
 from ..runs.folder import RunFolder
@@ -33,8 +32,11 @@ from ..runs.trackers import Tracker
 from ..runs.tune import Range
 from ..tasks.speech import draw_strings, recordings_of
 from .algorithms import LearnerConfig, make_learner
+from .speech_network import for_a_new_speaker, learned, network_of
 from .speech_results import Evaluation
 from .speech_training import Trainer, advance_with, mixed_trainer, task_trainer
+
+__all__ = ["ALGORITHMS", "PRESETS", "Config", "learned", "preset_config", "run", "search_space"]
 
 MIXED = ("pretrain", "sea-all", "sea-emb")
 ALGORITHMS = ("sigma-reptile", "reptile", "sigma-imaml", *MIXED)
@@ -172,7 +174,7 @@ def run(config: Config, folder: RunFolder, console: Console | None, trackers: tu
     split = speaker_split(
         digits, seed=config.seed, num_validation=config.num_validation_speakers, num_test=config.num_test_tasks
     )
-    network = _network(config, num_phones=len(digits.phones), num_train=len(split.train))
+    network = network_of(config, num_phones=len(digits.phones), num_train=len(split.train))
     init_key, train_key, test_key = (jax.random.fold_in(jax.random.key(config.seed), part) for part in range(3))
     prior = _start(config, network, init_key)
     trainer = _trainer(config, network)
@@ -186,22 +188,9 @@ def run(config: Config, folder: RunFolder, console: Console | None, trackers: tu
         console=console,
         trackers=trackers,
     )
-    network, prior = _for_a_new_speaker(network, trainer.prior(state))
+    network, prior = for_a_new_speaker(network, trainer.prior(state))
     evaluation = Evaluation(config, network, prior, recordings, split, folder.path, test_key, console)
     return {**evaluation.result(), "seconds": round(seconds, 1)}
-
-
-def _network(config: Config, *, num_phones: int, num_train: int) -> WaveNet:
-    return WaveNet(
-        dilations=config.cycles * tuple(2**power for power in range(config.blocks_per_cycle)),
-        residual_channels=config.residual_channels,
-        skip_channels=config.skip_channels,
-        output_channels=config.output_channels,
-        conditioning=Conditioning(num_phones),
-        num_speakers=num_train if config.algorithm.startswith("sea") else None,
-        dtype=config.dtype,
-        remat=config.remat,
-    )
 
 
 def _start(config: Config, network: WaveNet, key: jax.Array) -> Prior:
@@ -236,11 +225,3 @@ def _trainer(config: Config, network: WaveNet) -> Trainer:
         num_support=config.num_support,
         num_query=config.num_query,
     )
-
-
-def _for_a_new_speaker(network: WaveNet, prior: Prior) -> tuple[WaveNet, Prior]:
-    """A table of speakers shrinks to one row, their mean: where the new speaker's embedding starts from."""
-    if network.num_speakers is None:
-        return network, prior
-    mean = {**prior.mean, "speaker": {"table": jnp.mean(prior.mean["speaker"]["table"], axis=0, keepdims=True)}}
-    return replace(network, num_speakers=1), Prior.create(mean, modules=by_layer(mean), variance=math.inf)

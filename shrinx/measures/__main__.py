@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..runs.errors import UserError
 from ..runs.files import write_json
-from .judge import MEASURES, judge
+from .judge import FILE, MEASURES, judge
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     for measure, methods in result.items():
         for method, score in methods.items():
             print(f"{measure:15s} {method:16s} {score['mean']:.3f} ± {score['ci95'] or 0:.3f}")
-    write_json(parsed.run / "measures.json", result)
+    write_json(parsed.run / FILE, result)
     return 0
 
 

@@ -15,6 +15,7 @@ from .intelligibility import digit_accuracy, heard_digits
 from .naturalness import predicted_mos
 from .similarity import bounds, d_vectors, similarity
 
+FILE = "measures.json"
 Waves = list[np.ndarray]
 ByMethod = dict[str, list[Waves]]
 """Strings of every speaker, for every method; `real` is what speakers said themselves."""
@@ -46,6 +47,11 @@ def read_voices(run: Path) -> tuple[ByMethod, list[list[tuple[int, ...]]]]:
     complete = {method: voices for method, voices in found.items() if set(voices) == set(order)}
     digits = [[tuple(string) for string in strings] for strings in real["digits"].tolist()]
     return {method: [voices[speaker] for speaker in order] for method, voices in complete.items()}, digits
+
+
+def read_speakers(run: Path) -> tuple[int, ...]:
+    """Who speaks, in the order of `read_voices`."""
+    return tuple(_load(run / "voices" / "reference.npz")["speakers"].tolist())
 
 
 def _similarities(spoken: ByMethod, digits: Any) -> dict[str, list[np.ndarray]]:
