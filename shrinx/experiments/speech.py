@@ -148,6 +148,10 @@ def preset_config(algorithm: str, preset: str) -> Config:
         num_frames=20,
         test_strings=2,
         test_frames=50,
+        # As many of both, so that adapting to them is one program.
+        num_validation_speakers=4,
+        num_test_tasks=4,
+        held_out_support=(80,),
         spoken_strings=1,
         spoken_digits=2,
         num_selected=4,

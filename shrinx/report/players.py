@@ -35,18 +35,14 @@ def columns_of(runs: Sequence[LoadedRun]) -> list[Column]:
     """All methods of one run; of several those that adapt to as much of a speaker as there is."""
     found = [(run, run.voices) for run in runs if run.voices is not None]
     if len(runs) == 1:
-        return [Column(method_title(method), run, voices, method) for run, voices in found for method in voices.methods]
-    return [
-        Column(
-            clean(run.name) + ("" if len(chosen) == 1 else f", {method.rpartition('-')[0]} modules"),
-            run,
-            voices,
-            method,
-        )
-        for run, voices in found
-        for chosen in [_most_utterances(voices)]
-        for method in chosen
-    ]
+        return [Column(method_title(one), run, voices, one) for run, voices in found for one in _in_order(voices)]
+    columns = []
+    for run, voices in found:
+        chosen = _most_utterances(voices)
+        for method in chosen:
+            modules = "" if len(chosen) == 1 else f", {method.rpartition('-')[0]} modules"
+            columns.append(Column(f"{clean(run.name)}{modules}", run, voices, method))
+    return columns
 
 
 def listen(columns: Sequence[Column]) -> str:
