@@ -133,7 +133,7 @@ def _bank_parser() -> argparse.ArgumentParser:
     creating = add("create", _create, "make a bank from a finished run")
     creating.add_argument("--run", type=Path, required=True, metavar="RUN", help="the run's folder")
     creating.add_argument(
-        "--modules", nargs="+", default=[], metavar="M", help="task-specific; the run's own by default"
+        "--modules", nargs="+", default=[], metavar="M", help="task-specific, or all; the run's own by default"
     )
     creating.add_argument("--seed", type=int, default=0, help="which of the runs trained together, from 0")
     creating.add_argument("--compression", choices=get_args(Compression), help="keep tasks smaller, with a small error")
