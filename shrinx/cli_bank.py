@@ -162,7 +162,7 @@ def _create(parsed: argparse.Namespace) -> int:
     )
     modules = bank.prior.modules
     count = sum(modules.sizes[index] for index in modules.indices(bank.selected))
-    print(f"{parsed.bank}: {count:,} of {sum(modules.sizes):,} parameters per task ({', '.join(bank.selected)}).")
+    print(f"{parsed.bank}: {count:,} of {sum(modules.sizes):,} parameters per task ({_named(bank)}).")
     return 0
 
 
@@ -220,6 +220,14 @@ def _with_files(action: Callable[[], int]) -> int:
         if isinstance(error, BankError):
             raise
         raise UserError(str(error)) from error
+
+
+def _named(bank: Bank) -> str:
+    """The task-specific modules, in one line."""
+    names = bank.selected
+    if len(names) == len(bank.prior.modules):
+        return "all modules"
+    return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
 
 
 def _shown(name: str) -> str:

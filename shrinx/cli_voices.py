@@ -54,8 +54,8 @@ def enrol_voices(bank: Bank, parsed: argparse.Namespace) -> int:
     if parsed.learning_rate is not None:
         solver = replace(solver, learning_rate=parsed.learning_rate)
     for name, digits in zip(parsed.task, _recordings(parsed), strict=True):
-        seconds = len(digits.f0) * HOP / RATE
-        print(f"{name}: {len(digits.speaker)} utterances, {seconds:.0f} s.", file=sys.stderr)
+        count, seconds = len(digits.speaker), len(digits.f0) * HOP / RATE
+        print(f"{name}: {count} utterance{'s' * (count != 1)}, {seconds:.0f} s.", file=sys.stderr)
         if seconds < LITTLE:
             print(f"{name}: that is little; a voice needs some {LITTLE:.0f} s, better a minute.", file=sys.stderr)
         report = enrol(bank, name, digits, solver=solver, max_steps=parsed.max_steps, tolerance=parsed.tolerance)

@@ -124,6 +124,10 @@ def test_one_run_has_numbers_under_every_player(tmp_path):
         "selected modules, 80 utterances",
         "all modules, 40 utterances",
     ]
+    assert "Lowest and last: all, 80 utterances 1 and 1;" in text
+    table = (run / "tables" / "measures.csv").read_text().splitlines()
+    assert table[0] == "run,measure,voice,mean,ci95,speaker 0,speaker 1"
+    assert table[1] == "run,similarity,same speaker,0.5,0.1,0.5,0.6"
     assert rows[0] == [rows[0][0], "2.00 ± 0.10", "0.50 ± 0.10", "0.50 ± 0.10", "–"]
     assert [row[0] for row in rows][3:] == ["real speaker", "real, same speaker", "real, other speakers"]
     before = page.read_bytes()

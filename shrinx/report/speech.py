@@ -11,7 +11,7 @@ from ..data.speech import RATE
 from .comparison import look
 from .figures import adaptation_axes, band, fit_to, metric, name_rows, plain_axis, scale, short_name
 from .load import LoadedRun
-from .numbers import clean, known, numbers, with_interval
+from .numbers import clean, known, numbers, short, with_interval
 from .players import Column, columns_of
 from .style import BLUE, INK, MUTED, new_figure, style
 from .voices import MEASURES, REAL, method_title
@@ -116,7 +116,8 @@ def plans(runs: Sequence[LoadedRun]) -> list[tuple[str, str, Figure | None, str]
     for count, series in _by_size(spoken).items():
         ending = f"-{count}" if count else ""
         after = f", {count} utterances" if count else ""
-        drawn.append((f"steps{ending}", f"Adapting longer{after}", curves(series), _CURVES))
+        caption = f"{_CURVES} {_lowest_and_last(series)}"
+        drawn.append((f"steps{ending}", f"Adapting longer{after}", curves(series), caption))
     drawn += [
         ("similarity", "Is it the same voice?", similarity(columns), _SIMILARITY),
         ("spectrograms", "Spectrograms", spectrograms(columns), _SPECTROGRAMS),
@@ -175,6 +176,13 @@ def _by_size(runs: Sequence[LoadedRun]) -> dict[str, list[tuple[str, LoadedRun, 
             title = clean(run.name) if modules == "all" else f"{clean(run.name)}, {modules}"
             groups.setdefault(size.removesuffix(" utterances"), []).append((title, run, name))
     return groups
+
+
+def _lowest_and_last(series: Sequence[tuple[str, LoadedRun, str]]) -> str:
+    """How far each curve comes down, and where it ends."""
+    found = [(title, known(_curve(run, name).get("mean"))) for title, run, name in series]
+    ends = [f"{title} {short(min(means))} and {short(means[-1])}" for title, means in found if means]
+    return f"Lowest and last: {'; '.join(ends)}." if ends else ""
 
 
 def _curve(run: LoadedRun, name: str) -> dict[str, Any]:

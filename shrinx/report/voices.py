@@ -75,4 +75,5 @@ def method_title(method: str) -> str:
 
 
 def num_utterances(method: str) -> int:
-    return int(method.rpartition("-")[2])
+    count = method.rpartition("-")[2]
+    return int(count) if count.isdecimal() else 0
