@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from ..data.speech import RATE
 from .comparison import look
-from .figures import adaptation_axes, band, fit_to, metric, name_rows, plain_axis, scale, short_name
+from .figures import adaptation_axes, band, fit_to, name_rows, plain_axis, scale, short_name
 from .load import LoadedRun
 from .numbers import clean, known, numbers, short, with_interval
 from .players import Column, columns_of
@@ -51,7 +51,7 @@ def curves(series: Sequence[tuple[str, LoadedRun, str]]) -> Figure | None:
     scale(axes, "y", values)
     fit_to(axes, values)
     adaptation_axes(axes, max(run.result["curves"]["steps"][-1] for _, run, _ in drawn))
-    axes.set_ylabel(metric(drawn[0][1].result))
+    axes.set_ylabel("nats per sample")
     figure.legend(loc="outside lower center", ncols=1 if len(drawn) == 1 else 2)
     return figure
 

@@ -51,7 +51,7 @@ def enrol(
         [name],
         recordings,
         solver or model.solver,
-        max_steps=max_steps or model.num_steps,
+        max_steps=model.num_steps if max_steps is None else max_steps,
         tolerance=tolerance,
         key=jax.random.key(seed),
         sample=model.sample,
