@@ -83,9 +83,10 @@ def run_say(rest: list[str]) -> int:
 
 def _adapt(parsed: argparse.Namespace) -> int:
     from .bank.from_run import read_data, setup_of
+    from .voices.model import is_of_voices
 
     bank = Bank.open(parsed.base)
-    if bank.model is not None and "voices" in bank.model:
+    if is_of_voices(bank):
         return enrol_voices(bank, parsed)
     if parsed.speaker:
         raise UserError(f"`--speaker` is for voices; the bank in {parsed.base} holds none.")

@@ -32,11 +32,10 @@ from ..runs.trackers import Tracker
 from ..runs.tune import Range
 from ..tasks.speech import draw_strings, recordings_of
 from .algorithms import LearnerConfig, make_learner
-from .speech_network import for_a_new_speaker, learned, network_of
+from .speech_network import for_a_new_speaker, network_of
+from .speech_network import learned as learned
 from .speech_results import Evaluation
 from .speech_training import Trainer, advance_with, mixed_trainer, task_trainer
-
-__all__ = ["ALGORITHMS", "PRESETS", "Config", "learned", "preset_config", "run", "search_space"]
 
 MIXED = ("pretrain", "sea-all", "sea-emb")
 ALGORITHMS = ("sigma-reptile", "reptile", "sigma-imaml", *MIXED)
@@ -97,7 +96,7 @@ class Config(LearnerConfig):
     chunk: int = 20
     """Updates between checkpoints."""
     data_dir: str | None = None
-    """Where audiomnist16k.npz is; the folder SHRINX_DATA by default."""
+    """Where audiomnist16k.npz is, or a file that `data prepare-speech` wrote; the folder SHRINX_DATA by default."""
 
 
 def preset_config(algorithm: str, preset: str) -> Config:
@@ -175,6 +174,7 @@ def run(config: Config, folder: RunFolder, console: Console | None, trackers: tu
         raise UserError(f"{config.algorithm} does not train by itself: name a trained run's folder with --pretrained.")
     digits = load_speech(config.data_dir)
     recordings = recordings_of(digits)
+    _check_enough(config, recordings.starts.shape[-1])
     split = speaker_split(
         digits, seed=config.seed, num_validation=config.num_validation_speakers, num_test=config.num_test_tasks
     )
@@ -195,6 +195,20 @@ def run(config: Config, folder: RunFolder, console: Console | None, trackers: tu
     network, prior = for_a_new_speaker(network, trainer.prior(state))
     evaluation = Evaluation(config, network, prior, recordings, split, folder.path, test_key, console)
     return {**evaluation.result(), "seconds": round(seconds, 1)}
+
+
+def _check_enough(config: Config, count: int) -> None:
+    most, judged_by = max(config.num_support, *config.held_out_support), config.num_query
+    if most + judged_by > count:
+        raise UserError(
+            f"The speakers have {count} utterances each, of which {most} are to be adapted to and {judged_by} to be "
+            "judged by: lower --num-support, --held-out-support or --num-query."
+        )
+    if config.spoken_strings * config.spoken_digits > judged_by:
+        raise UserError(
+            f"{config.spoken_strings} strings of {config.spoken_digits} are more than the {judged_by} utterances to be "
+            "judged by: lower --spoken-strings or --spoken-digits."
+        )
 
 
 def _start(config: Config, network: WaveNet, key: jax.Array) -> Prior:

@@ -28,7 +28,7 @@ PRONUNCIATIONS = (
     "S EH V AH N",
     "EY T",
     "N AY N",
-)  # fmt: skip
+)
 """Phones of the ten digits."""
 PADDED = 100
 """Frames to whose multiples scripts are filled up with silence, so that few lengths are compiled."""
@@ -66,10 +66,10 @@ def say(
     `temperature`, 1 draws from the model, less is less noisy; `seed`, another one says it a little differently.
     """
     network, frames = VoiceModel.of(bank).network, len(script.f0)
-    f0, told = (np.pad(part, (0, -frames % PADDED))[None] for part in script)
-    assert SILENCE == 0  # What is filled up with zeros is silent and unvoiced.
-    params = jax.tree.map(jnp.asarray, bank.params(name))
-    samples = speak(network, params, jnp.asarray(f0), jnp.asarray(told), jax.random.key(seed), temperature=temperature)
+    after = (0, -frames % PADDED)
+    f0 = jnp.asarray(np.pad(script.f0, after))[None]
+    told = jnp.asarray(np.pad(script.phones, after, constant_values=SILENCE))[None]
+    samples = speak(network, bank.params(name), f0, told, jax.random.key(seed), temperature=temperature)
     return np.asarray(samples)[0, : frames * HOP]
 
 
