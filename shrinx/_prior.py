@@ -105,10 +105,7 @@ class Prior(eqx.Module):
 
     def module_energy(self, params: Params) -> Float[Array, " modules"]:
         """`energy`, module by module."""
-        dtype = self.log_variance.dtype
-        squares = self.modules.sum(jax.tree.map(lambda d: jnp.square(d.astype(dtype)), self.displacement(params)))
-        forbidden = jnp.where(squares > 0, jnp.inf, 0.0).astype(squares.dtype)
-        return jnp.where(self.frozen, forbidden, 0.5 * self.precision() * squares)
+        return module_energies(self, self.displacement(params))
 
     def energy(self, params: Params) -> Scalar:
         r"""The quadratic part of the negative log density, $\sum_m \|\theta_m - \phi_m\|^2 / 2\sigma_m^2$.
@@ -202,6 +199,14 @@ class Prior(eqx.Module):
         free[list(self.modules.indices(names))] = True
         log_variance = jnp.where(free, self.log_variance, -jnp.inf)
         return Prior(mean=self.mean, log_variance=log_variance, modules=self.modules, rates=self.rates)
+
+
+def module_energies(prior: Prior, displacement: Params) -> Float[Array, " modules"]:
+    """`Prior.module_energy` of φ + δ, without the rounding of φ."""
+    dtype = prior.log_variance.dtype
+    squares = prior.modules.sum(jax.tree.map(lambda d: jnp.square(d.astype(dtype)), displacement))
+    forbidden = jnp.where(squares > 0, jnp.inf, 0.0).astype(squares.dtype)
+    return jnp.where(prior.frozen, forbidden, 0.5 * prior.precision() * squares)
 
 
 def inverse_gamma_penalty(log_variance: Float[Array, " modules"], scale: float | Array) -> Scalar:

@@ -111,7 +111,7 @@ class ProximalGD(AbstractSolver[_GDState]):
     power_steps: int = eqx.field(default=0, static=True)
 
     def __check_init__(self):
-        _check_learning_rate(self.learning_rate)
+        check_learning_rate(self.learning_rate)
         check_at_least("power_steps", self.power_steps, 0)
 
     def init(self, prior: Prior) -> _GDState:
@@ -165,7 +165,7 @@ class ProximalAdam(AbstractSolver[_AdamState]):
     eps_root: float = 0.0
 
     def __check_init__(self):
-        _check_learning_rate(self.learning_rate)
+        check_learning_rate(self.learning_rate)
 
     def init(self, prior: Prior) -> _AdamState:
         zeros = jax.tree.map(jnp.zeros_like, prior.mean)
@@ -202,7 +202,8 @@ def _rate_at(learning_rate: Any, count: Int[Array, ""]) -> Any:
     return learning_rate(count) if callable(learning_rate) else learning_rate
 
 
-def _check_learning_rate(learning_rate: Any) -> None:
+def check_learning_rate(learning_rate: Any) -> None:
+    """A positive number or a schedule."""
     if callable(learning_rate) or not is_concrete(learning_rate):
         return
     if jnp.ndim(learning_rate) != 0 or not jnp.issubdtype(jnp.result_type(learning_rate), jnp.number):

@@ -12,6 +12,7 @@ eval "$(shrinx completion bash)"
 """
 
 import argparse
+import os
 import sys
 import warnings
 from dataclasses import dataclass
@@ -28,8 +29,21 @@ EXTRA = "The command line needs more than the library: pip install 'shrinx[exper
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The entry point `shrinx`; returns the exit code: 0 done, 1 interrupted by an error, 2 wrong usage, 130 Ctrl-C."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    """The entry point `shrinx`; returns the exit code.
+
+    0 done, 1 interrupted by an error, 2 wrong usage, 130 Ctrl-C, 141 whoever read the output has gone.
+    """
+    try:
+        try:
+            return _command(sys.argv[1:] if arguments is None else arguments)
+        finally:
+            sys.stdout.flush()  # Here, not when Python ends, where nothing can catch what it raises.
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _command(arguments: list[str]) -> int:
     commands = {
         "list": _list,
         "run": _run,

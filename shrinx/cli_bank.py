@@ -1,8 +1,10 @@
 """`shrinx bank` and `shrinx adapt`: adapted tasks on disk, from the command line."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -11,9 +13,9 @@ import jax
 from .bank.adapting import adapt_task
 from .bank.bank import Bank
 from .bank.delta import Compression
-from .bank.errors import BankError
 from .bank.posterior import Structure
 from .bank.verify import verify
+from .cli_actions import Action, named_files, run_action
 from .cli_voices import add_say, enrol_voices, say_digits
 from .runs.errors import UserError
 
@@ -35,8 +37,18 @@ Enrol no voice without the consent of whose it is."""
 
 def run_bank(rest: list[str]) -> int:
     """Make, look at and change banks."""
-    parsed = _bank_parser().parse_args(rest)
-    return _with_files(lambda: parsed.action(parsed))
+    actions = {
+        "create": Action(_create, "make a bank from a finished run", _add_run),
+        "list": Action(_list, "list the tasks with their sizes", _add_bank),
+        "verify": Action(_verify, "read every file and name the damaged ones (then the exit code is 1)", _add_bank),
+        "delete": Action(_delete, "remove a task for good", partial(_add_bank, names=("NAME",))),
+        "rename": Action(_rename, "give a task another name", partial(_add_bank, names=("OLD", "NEW"))),
+        "pack": Action(_pack, "put all tasks into one file", _add_bank),
+        "export": Action(_export, "write a task as a plain checkpoint (safetensors)", _add_checkpoint),
+    }
+    description = "A bank is a folder with one shared model and, for every task, only what changed."
+    with _named_mistakes():
+        return run_action(rest, "bank", description, _EXAMPLES, actions)
 
 
 def run_adapt(rest: list[str]) -> int:
@@ -65,7 +77,9 @@ def run_adapt(rest: list[str]) -> int:
     parser.add_argument("--learning-rate", type=float, metavar="RATE", help="the solver's; the run's by default")
     parser.add_argument("--scale", type=float, default=1.0, help="of the loss, for a bank that keeps posteriors")
     parsed = parser.parse_args(rest)
-    return _with_files(lambda: _adapt(parsed))
+    with _named_mistakes(), named_files():
+        _adapt(parsed)
+    return 0
 
 
 def run_say(rest: list[str]) -> int:
@@ -78,16 +92,19 @@ def run_say(rest: list[str]) -> int:
     )
     add_say(parser)
     parsed = parser.parse_args(rest)
-    return _with_files(lambda: say_digits(parsed))
+    with _named_mistakes(), named_files():
+        say_digits(parsed)
+    return 0
 
 
-def _adapt(parsed: argparse.Namespace) -> int:
+def _adapt(parsed: argparse.Namespace) -> None:
     from .bank.from_run import read_data, setup_of
     from .voices.model import is_of_voices
 
     bank = Bank.open(parsed.base)
     if is_of_voices(bank):
-        return enrol_voices(bank, parsed)
+        enrol_voices(bank, parsed)
+        return
     if parsed.speaker:
         raise UserError(f"`--speaker` is for voices; the bank in {parsed.base} holds none.")
     setup = setup_of(bank)
@@ -111,46 +128,30 @@ def _adapt(parsed: argparse.Namespace) -> int:
     for name, steps, loss, converged in zip(report.names, report.num_steps, report.loss, report.converged, strict=True):
         end = "converged" if converged else "not converged (raise --max-steps)"
         print(f"{_shown(name)}: loss {loss:.4g}, {end} after {steps:,} steps.")
-    return 0
 
 
-def _bank_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="shrinx bank",
-        description="A bank is a folder with one shared model and, for every task, only what changed.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    actions = parser.add_subparsers(required=True, metavar="{create,list,verify,delete,rename,pack,export}")
-
-    def add(name: str, action: Callable[[argparse.Namespace], int], text: str, *names: str) -> argparse.ArgumentParser:
-        part = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        part.set_defaults(action=action)
-        part.add_argument("bank", type=Path, metavar="DIR", help="the bank's folder")
-        for argument in names:
-            part.add_argument(argument.lower(), metavar=argument, help="a task's name")
-        return part
-
-    creating = add("create", _create, "make a bank from a finished run")
-    creating.add_argument("--run", type=Path, required=True, metavar="RUN", help="the run's folder")
-    creating.add_argument(
-        "--modules", nargs="+", default=[], metavar="M", help="task-specific, or all; the run's own by default"
-    )
-    creating.add_argument("--seed", type=int, default=0, help="which of the runs trained together, from 0")
-    creating.add_argument("--compression", choices=get_args(Compression), help="keep tasks smaller, with a small error")
-    creating.add_argument("--posterior", choices=get_args(Structure), help="also keep how sure the parameters are")
-    add("list", _list, "list the tasks with their sizes")
-    add("verify", _verify, "read every file and name the damaged ones (then the exit code is 1)")
-    add("delete", _delete, "remove a task for good", "NAME")
-    add("rename", _rename, "give a task another name", "OLD", "NEW")
-    add("pack", _pack, "put all tasks into one file")
-    exporting = add("export", _export, "write a task as a plain checkpoint (safetensors)", "NAME")
-    exporting.add_argument("--out", type=Path, required=True, metavar="FILE", help="the checkpoint")
-    exporting.add_argument("--replace", action="store_true", help="write it anew if it is there already")
-    return parser
+def _add_bank(parser: argparse.ArgumentParser, names: tuple[str, ...] = ()) -> None:
+    parser.add_argument("bank", type=Path, metavar="DIR", help="the bank's folder")
+    for name in names:
+        parser.add_argument(name.lower(), metavar=name, help="a task's name")
 
 
-def _create(parsed: argparse.Namespace) -> int:
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    _add_bank(parser)
+    parser.add_argument("--run", type=Path, required=True, metavar="RUN", help="the run's folder")
+    parser.add_argument("--modules", nargs="+", default=[], metavar="M", help="task-specific, or all; the run's own")
+    parser.add_argument("--seed", type=int, default=0, help="which of the runs trained together, from 0")
+    parser.add_argument("--compression", choices=get_args(Compression), help="keep tasks smaller, with a small error")
+    parser.add_argument("--posterior", choices=get_args(Structure), help="also keep how sure the parameters are")
+
+
+def _add_checkpoint(parser: argparse.ArgumentParser) -> None:
+    _add_bank(parser, ("NAME",))
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the checkpoint")
+    parser.add_argument("--replace", action="store_true", help="write it anew if it is there already")
+
+
+def _create(parsed: argparse.Namespace) -> None:
     from .bank.from_run import bank_from_run
 
     bank = bank_from_run(
@@ -164,10 +165,9 @@ def _create(parsed: argparse.Namespace) -> int:
     modules = bank.prior.modules
     count = sum(modules.sizes[index] for index in modules.indices(bank.selected))
     print(f"{parsed.bank}: {count:,} of {sum(modules.sizes):,} parameters per task ({_named(bank)}).")
-    return 0
 
 
-def _list(parsed: argparse.Namespace) -> int:
+def _list(parsed: argparse.Namespace) -> None:
     bank = Bank.open(parsed.bank)
     names = bank.names()
     for name in names:
@@ -175,7 +175,6 @@ def _list(parsed: argparse.Namespace) -> int:
         error = "" if info.encoding == "exact" else f", error {info.error:.1%}"
         print(f"{_shown(name):24s} {info.size:10,d} bytes, {info.encoding}{error}{', posterior' * info.has_posterior}")
     print(f"{len(names):,} task{'s' * (len(names) != 1)} in {parsed.bank}.")
-    return 0
 
 
 def _verify(parsed: argparse.Namespace) -> int:
@@ -190,36 +189,32 @@ def _verify(parsed: argparse.Namespace) -> int:
     return 1 if damages else 0
 
 
-def _delete(parsed: argparse.Namespace) -> int:
+def _delete(parsed: argparse.Namespace) -> None:
     Bank.open(parsed.bank).delete(parsed.name)
-    return 0
 
 
-def _rename(parsed: argparse.Namespace) -> int:
+def _rename(parsed: argparse.Namespace) -> None:
     Bank.open(parsed.bank).rename(parsed.old, parsed.new)
-    return 0
 
 
-def _pack(parsed: argparse.Namespace) -> int:
+def _pack(parsed: argparse.Namespace) -> None:
     Bank.open(parsed.bank).pack()
-    return 0
 
 
-def _export(parsed: argparse.Namespace) -> int:
+def _export(parsed: argparse.Namespace) -> None:
     if parsed.out.exists() and not parsed.replace:
         raise UserError(f"{parsed.out} is there already; name another file, or add --replace.")
     Bank.open(parsed.bank).export(parsed.name, parsed.out, replace=parsed.replace)
-    return 0
 
 
-def _with_files(action: Callable[[], int]) -> int:
+@contextmanager
+def _named_mistakes() -> Iterator[None]:
+    """Inside, an argument that the library refuses is named as one that was typed."""
     try:
-        return action()
-    except OSError as error:
-        raise UserError(f"Cannot read or write {error.filename or 'a file'}: {error.strerror or error}.") from error
+        yield
+    except UserError:
+        raise
     except ValueError as error:
-        if isinstance(error, BankError):
-            raise
         raise UserError(str(error)) from error
 
 

@@ -3,10 +3,10 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from .cli_actions import Action, run_action
 from .data import load_omniglot, miniimagenet, omniglot
 from .data.download import download
 from .data.images import need_pillow
@@ -36,38 +36,32 @@ _EXAMPLES = f"""examples:
 
 def run_data(rest: list[str]) -> int:
     """List, fetch or prepare data."""
-    parsed = _parser().parse_args(rest)
-    folder = data_folder(getattr(parsed, "data_dir", None))
-    try:
-        parsed.action(parsed, folder)
-    except OSError as error:
-        name, reason = error.filename or folder, error.strerror or error
-        raise UserError(f"Cannot read or write {name} ({reason}); mend that, or name another folder.") from error
-    return 0
+    actions = {
+        "list": Action(_list, "what is there, and how to get what is missing", _add_folder),
+        "fetch": Action(_fetch, "download a data set from its home and prepare it", _add_name),
+        "prepare": Action(_prepare, "make the project's files from files you have", _add_sources),
+        "prepare-speech": Action(_prepare_speech, "make a file of speech from recordings of your own", _add_recordings),
+    }
+    return run_action(rest, "data", "Get the images and the speech that experiments need.", _EXAMPLES, actions)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="shrinx data",
-        description="Get the images and the speech that experiments need.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def _add_folder(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--data-dir", type=Path, metavar="FOLDER", help=f"where data lives; else {VARIABLE}, else the user's cache"
     )
-    actions = parser.add_subparsers(required=True, metavar="{list,fetch,prepare,prepare-speech}")
-    listing = actions.add_parser("list", help="what is there, and how to get what is missing")
-    listing.set_defaults(action=_list)
-    fetching = actions.add_parser("fetch", help="download a data set from its home and prepare it")
-    fetching.set_defaults(action=_fetch)
-    preparing = actions.add_parser(
-        "prepare",
-        help="make the project's files from files you have",
-        usage="shrinx data prepare NAME --from PATH [PATH ...] [--splits FOLDER] [--data-dir FOLDER] [--replace]",
-    )
-    preparing.set_defaults(action=_prepare)
-    for part in (fetching, preparing):
-        part.add_argument("name", choices=_FILES, help="the data set")
-        part.add_argument("--replace", action="store_true", help="write files anew that are there already")
-    preparing.add_argument(
+
+
+def _add_name(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", choices=_FILES, help="the data set")
+    parser.add_argument("--replace", action="store_true", help="write files anew that are there already")
+    _add_folder(parser)
+
+
+def _add_sources(parser: argparse.ArgumentParser) -> None:
+    # The name first: after `--from` it would be taken for one of the paths.
+    parser.usage = "shrinx data prepare NAME --from PATH [PATH ...] [--splits FOLDER] [--data-dir FOLDER] [--replace]"
+    _add_name(parser)
+    parser.add_argument(
         "--from",
         dest="sources",
         type=Path,
@@ -76,33 +70,22 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PATH",
         help="omniglot: zips of drawings or folders of them; miniimagenet: one folder of images or pickles",
     )
-    preparing.add_argument(
-        "--splits", type=Path, metavar="FOLDER", help="miniimagenet: train.csv, val.csv and test.csv"
+    parser.add_argument("--splits", type=Path, metavar="FOLDER", help="miniimagenet: train.csv, val.csv and test.csv")
+
+
+def _add_recordings(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = (
+        f"layout:\n{LAYOUT}\n\nneeds the extra `speech`; "
+        "example: shrinx data prepare-speech recordings speech.npz; shrinx run speech --data-dir speech.npz"
     )
-    _add_speech(actions)
-    for part in (listing, fetching, preparing):
-        part.add_argument(
-            "--data-dir", type=Path, metavar="FOLDER", help=f"where data lives; else {VARIABLE}, else the user's cache"
-        )
-    return parser
+    parser.add_argument("recordings", type=Path, metavar="FOLDER", help="a folder of wav files for every speaker")
+    parser.add_argument("out", type=Path, metavar="OUT", help="the file to write, .npz")
+    parser.add_argument("--replace", action="store_true", help="write it anew if it is there already")
 
 
-def _add_speech(actions: Any) -> None:
-    speech = actions.add_parser(
-        "prepare-speech",
-        help="make a file of speech from recordings of your own",
-        description="Make a file of speech from recordings (extra `speech`).",
-        epilog=f"layout:\n{LAYOUT}\n\n"
-        "example: shrinx data prepare-speech recordings speech.npz; shrinx run speech --data-dir speech.npz",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    speech.set_defaults(action=_prepare_speech)
-    speech.add_argument("recordings", type=Path, metavar="FOLDER", help="a folder of wav files for every speaker")
-    speech.add_argument("out", type=Path, metavar="OUT", help="the file to write, .npz")
-    speech.add_argument("--replace", action="store_true", help="write it anew if it is there already")
-
-
-def _list(parsed: argparse.Namespace, folder: Path) -> None:
+def _list(parsed: argparse.Namespace) -> None:
+    folder = data_folder(parsed.data_dir)
     print(f"Data folder: {folder}")
     for name, files in _FILES.items():
         present = [folder / file for file in files if (folder / file).is_file()]
@@ -113,7 +96,8 @@ def _list(parsed: argparse.Namespace, folder: Path) -> None:
             print(f"{name:13s} {'incomplete' if present else 'missing'}; get it with `{_COMMANDS[name]}`")
 
 
-def _fetch(parsed: argparse.Namespace, folder: Path) -> None:
+def _fetch(parsed: argparse.Namespace) -> None:
+    folder = data_folder(parsed.data_dir)
     if parsed.name != "omniglot":
         raise UserError(
             f"The images of {parsed.name} are ImageNet's and have no public home to fetch them from; "
@@ -131,7 +115,8 @@ def _fetch(parsed: argparse.Namespace, folder: Path) -> None:
     _write_omniglot(archives, folder)
 
 
-def _prepare(parsed: argparse.Namespace, folder: Path) -> None:
+def _prepare(parsed: argparse.Namespace) -> None:
+    folder = data_folder(parsed.data_dir)
     last = folder / _FILES[parsed.name][-1]
     if last.exists() and not parsed.replace:
         raise UserError(f"{last} is there already; add --replace to write it anew.")
@@ -148,7 +133,7 @@ def _prepare(parsed: argparse.Namespace, folder: Path) -> None:
         print(f"Wrote {folder / miniimagenet.file_name(split)}: {classes} classes of {images} images.")
 
 
-def _prepare_speech(parsed: argparse.Namespace, folder: Path) -> None:
+def _prepare_speech(parsed: argparse.Namespace) -> None:
     out = parsed.out
     if out.suffix != ".npz":
         raise UserError(f"{out} must end in .npz, by which experiments know a file from a folder.")

@@ -29,7 +29,7 @@ def add_say(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--replace", action="store_true", help="write the file anew if it is there already")
 
 
-def say_digits(parsed: argparse.Namespace) -> int:
+def say_digits(parsed: argparse.Namespace) -> None:
     from .voices.speaking import say, script_of_digits, script_of_recording
 
     if parsed.out.exists() and not parsed.replace:
@@ -42,10 +42,9 @@ def say_digits(parsed: argparse.Namespace) -> int:
     samples = say(bank, parsed.voice, script, temperature=parsed.temperature, seed=parsed.seed)
     write_wav(parsed.out, samples)
     print(f"{parsed.out}: {len(samples) / RATE:.1f} s of speech in {time.monotonic() - started:.0f} s.")
-    return 0
 
 
-def enrol_voices(bank: Bank, parsed: argparse.Namespace) -> int:
+def enrol_voices(bank: Bank, parsed: argparse.Namespace) -> None:
     """`shrinx adapt` where tasks are speakers: `--data` is a folder of wav files or a file of speech."""
     from .voices.enrolment import enrol
     from .voices.model import VoiceModel
@@ -60,7 +59,6 @@ def enrol_voices(bank: Bank, parsed: argparse.Namespace) -> int:
             print(f"{name}: that is little; a voice needs some {LITTLE:.0f} s, better a minute.", file=sys.stderr)
         report = enrol(bank, name, digits, solver=solver, max_steps=parsed.max_steps, tolerance=parsed.tolerance)
         print(f"{name}: loss {report.loss[0]:.4g} after {report.num_steps[0]:,} steps; try `shrinx say`.")
-    return 0
 
 
 def _recordings(parsed: argparse.Namespace) -> list[SpokenDigits]:

@@ -1,11 +1,15 @@
 """Small models and the banks of their tasks, shared by the tests."""
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import shrinx as sx
 from shrinx.models import mlp
+
+SELECTED = ("b0", "w0")
 
 
 def sinusoid_prior(width: int = 40) -> sx.Prior:
@@ -30,3 +34,7 @@ def assert_same(a, b) -> None:
     for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
         assert x.dtype == y.dtype
         np.testing.assert_array_equal(x, y)
+
+
+def files_of(path: Path) -> list[Path]:
+    return sorted(file for file in path.rglob("*") if file.is_file())

@@ -1,4 +1,4 @@
-"""Processes that write to one bank and die, for `test_bank.py`.
+"""Processes that write to one bank and die, for `test_bank_damage.py`.
 
 python bank_processes.py FOLDER kill ACTION TIMES
 python bank_processes.py FOLDER add PROCESSES TASKS
@@ -11,11 +11,9 @@ import sys
 import time
 
 import numpy as np
-from bank_models import sinusoid_prior
+from bank_models import SELECTED, sinusoid_prior
 
 import shrinx as sx
-
-SELECTED = ("b0", "w0")
 
 
 def parameters(prior, value):

@@ -41,3 +41,6 @@ def make_learners(solver=None, num_steps=5, **options):
 NAMES = tuple(make_learners())
 # One for every way in which a model is differentiated: the others do to it what one of these does.
 KINDS = ("sigma_maml", "sigma_imaml", "sigma_reptile", "meta_sgd")
+
+# For the few programs that run longer than they compile: what `conftest.py` turns off for all others.
+OPTIMISED = {"xla_backend_optimization_level": 3, "xla_llvm_disable_expensive_passes": False}

@@ -11,7 +11,8 @@ from bank_models import assert_same
 from data_files import miniimagenet_folder, omniglot_folder
 
 import shrinx as sx
-from shrinx.bank.from_run import read_data
+from shrinx.bank.errors import BankError
+from shrinx.bank.from_run import read_data, setup_of_model
 from shrinx.cli import main
 from shrinx.experiments import EXPERIMENTS, find_experiment
 from shrinx.models import mlp
@@ -20,15 +21,7 @@ from shrinx.runs.meta import draw
 TOY = ["--num-updates", "4", "--inner-steps", "3", "--adapt-steps", "2", "--num-test-tasks", "3"]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def relaxed():
-    # Not by context managers: these change the thread they are in only, and seeds run in threads of their own.
-    before = jax.config.jax_numpy_dtype_promotion, jax.config.jax_numpy_rank_promotion
-    jax.config.update("jax_numpy_dtype_promotion", "standard")
-    jax.config.update("jax_numpy_rank_promotion", "allow")
-    yield
-    jax.config.update("jax_numpy_dtype_promotion", before[0])
-    jax.config.update("jax_numpy_rank_promotion", before[1])
+pytestmark = pytest.mark.usefixtures("relaxed")
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +107,12 @@ def test_damage_has_its_exit_code(folder, capsys):
     file.write_bytes(file.read_bytes()[:-1] + b"\0")
     assert main(["bank", "verify", "sure"]) == 1
     assert f"{file.name}: " in capsys.readouterr().out
+
+
+def test_settings_of_another_version_are_named():
+    model = {"experiment": "sinusoid", "algorithm": "sigma-reptile", "preset": "quick", "config": {"wisdom": 3}}
+    with pytest.raises(BankError, match=r"those of another shrinx version"):
+        setup_of_model(model)
 
 
 @pytest.mark.parametrize(

@@ -176,19 +176,24 @@ def test_seeds_by_tasks_with_adaptation():
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("num_filters", choose.SIZES)
 def test_a_real_gpu(num_filters, channels):
-    """Compiled, not interpreted; errors are those of bfloat16, so losses are near and gradients point alike."""
+    """Compiled, not interpreted: no further from float32 than XLA is in bfloat16."""
     network = ConvNet((28, 28, channels), 3, num_filters=num_filters, dtype="bfloat16")
     params, data = params_of(network), batch(network=network)
     assert "pallas_call" in str(jax.make_jaxpr(network.cross_entropy)(params, data))
 
     @functools.partial(jax.jit, static_argnums=0)
     def both(network):
-        return jax.value_and_grad(network.cross_entropy)(params, data)
+        loss, slope = jax.value_and_grad(network.cross_entropy)(params, data)
+        return loss, ravel_pytree(slope)[0]
 
-    (loss, slope), (xla_loss, xla_slope) = both(network), both(replace(network, gpu_kernels="off"))
-    assert float(loss) == pytest.approx(float(xla_loss), rel=0.05)
-    flat, xla_flat = (ravel_pytree(tree)[0] for tree in (slope, xla_slope))
-    assert float(flat @ xla_flat / jnp.linalg.norm(flat) / jnp.linalg.norm(xla_flat)) > 0.95
+    xla = replace(network, gpu_kernels="off")
+    loss, slope = both(replace(xla, dtype="float32"))
+    (loss_off, slope_off), (xla_loss_off, xla_slope_off) = (
+        (abs(float(near - loss)), float(jnp.linalg.norm(direction - slope) / jnp.linalg.norm(slope)))
+        for near, direction in (both(network), both(xla))
+    )
+    assert loss_off < 1.5 * xla_loss_off + 0.02
+    assert slope_off < 1.5 * xla_slope_off + 0.02
 
 
 # When they are used.

@@ -135,7 +135,7 @@ def test_a_folder_that_cannot_be_used_is_one_sentence(tmp_path, capsys):
     code, _, err = shrinx(capsys, "prepare", "omniglot", "--from", archive, "--data-dir", archive / "data")
     assert code == 2
     assert "shrinx: Cannot read or write" in err
-    assert "name another folder" in err
+    assert "mend that, or name another" in err
 
 
 @pytest.mark.parametrize("arguments", [("fetch", "omniglot"), ("prepare", "omniglot", "--from", "a.zip")])

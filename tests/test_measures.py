@@ -1,5 +1,7 @@
 """Measures of speech: their arithmetic here, the packages behind them where they are installed."""
 
+import json
+
 import numpy as np
 import pytest
 from speech_files import tone
@@ -58,6 +60,15 @@ def test_digits_wrong_missing_and_additional_count(heard, accuracy):
 def test_errors_are_one_sentence(tmp_path, capsys):
     assert main([str(tmp_path)]) == 2
     assert "There are no voices in" in capsys.readouterr().err
+
+
+def test_numbers_that_are_none_are_shown_and_kept(tmp_path, capsys, monkeypatch):
+    silence = {"digit-accuracy": lambda spoken, digits: {"all": [np.array([np.nan]), np.array([1.0])]}}
+    monkeypatch.setattr("shrinx.measures.judge.MEASURES", silence)
+    run = write_run(tmp_path / "run", all=(7, 3))
+    assert main([str(run), "--only", "digit-accuracy"]) == 0
+    assert capsys.readouterr().out.split() == ["digit-accuracy", "all", "none", "±", "none"]
+    assert json.loads((run / "measures.json").read_text())["digit-accuracy"]["all"]["values"] == [None, 1.0]
 
 
 def test_a_missing_package_is_named(tmp_path, capsys, monkeypatch):

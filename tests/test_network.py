@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from learners import OPTIMISED
 from problems import conv_net, conv_net_loss, image_tasks, relative_error
 
 import shrinx as sx
@@ -33,7 +34,8 @@ def test_implicit_gradient_equals_a_long_unrolled_one(x64):
 
     def gradient(adjoint):
         learner = sx.Learner(sx.Predictive(adjoint), sx.ProximalGD(0.2), num_steps=1500, optimiser=MEAN)
-        return learner.gradient(conv_net_loss, prior, tasks)
+        of_tasks = functools.partial(learner.gradient, conv_net_loss)
+        return jax.jit(of_tasks, compiler_options=OPTIMISED)(prior, tasks)
 
     implicit, info = gradient(sx.Implicit(sx.CG(max_steps=400)))
     unrolled, _ = gradient(sx.Unroll())

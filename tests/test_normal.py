@@ -1,12 +1,14 @@
 """The univariate normal model of the paper's appendix A, against its closed forms."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from jax.test_util import check_grads
-from learners import relaxed
+from learners import OPTIMISED, relaxed
 
 import shrinx as sx
 from shrinx.tasks import normal
@@ -101,7 +103,11 @@ def test_estimators_recover_the_truth_from_many_tasks(x64, name):
     tasks, x, y = tasks_and_means(20_000)
     learner = learner_with(meta_gradient)
     start = learner.init(sx.Prior.create(jnp.asarray(0.0), variance=3.0))
-    train = jax.jit(lambda s: jax.lax.scan(lambda s, _: learner.update(normal.loss_fn, s, tasks), s, None, length=500))
+
+    @functools.partial(jax.jit, compiler_options=OPTIMISED)
+    def train(state):
+        return jax.lax.scan(lambda state, _: learner.update(normal.loss_fn, state, tasks), state, None, length=500)
+
     prior = train(start)[0].prior
     # To the root of this sample, and within four standard errors of the truth.
     exact = estimate(x, y, NUM_SUPPORT)

@@ -11,8 +11,9 @@ import pytest
 
 pytest.importorskip("matplotlib", reason="Reports need matplotlib.")
 
+from report_runs import make_run
 from speech_files import HOP, RATE, tone
-from test_report import browse, make_run, needs_browser, page_errors
+from test_report_browser import browse, needs_browser, page_errors
 
 from shrinx.data.audio import decode
 from shrinx.report import players

@@ -1,10 +1,13 @@
 """Inner solvers: every solver on every problem."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.flatten_util import ravel_pytree
+from jax.test_util import check_grads
 from problems import quadratic_loss, random_quadratic, relative_error
 
 import shrinx as sx
@@ -13,6 +16,7 @@ SOLVERS = {
     "gd": sx.ProximalGD(0.5),
     "gd-schedule": sx.ProximalGD(lambda step: 0.5),
     "gd-safe": sx.ProximalGD(0.5, power_steps=2),
+    "backtracking": sx.ProximalBacktracking(0.5),
     "adam": sx.ProximalAdam(optax.exponential_decay(0.3, 500, 0.2)),
     "adam-paper": sx.ProximalAdam(optax.exponential_decay(0.3, 500, 0.2), eps=0.0, eps_root=1e-8),
 }
@@ -104,8 +108,45 @@ def test_curvature_safe_steps_survive_a_step_size_that_diverges():
     assert safe.losses[-1] < 0.1 * safe.losses[0]
 
 
+@pytest.mark.parametrize("rate", [1e-4, 1.0, 1e6])
+def test_backtracking_needs_no_step_size(rate):
+    """Whatever the first step size, no step raises the objective and the minimum is found."""
+
+    def loss_fn(theta, data):
+        return 0.5 * jnp.sum(data * theta**2)
+
+    prior = sx.Prior.create(jnp.ones(3), variance=1.0)
+    curvature, solver = jnp.array([100.0, 1.0, 0.1]), sx.ProximalBacktracking(rate)
+    adapted = sx.adapt(loss_fn, prior, curvature, solver, num_steps=1000)
+    np.testing.assert_allclose(adapted.params, 1 / (1 + curvature), atol=1e-3)
+    path = [sx.adapt(loss_fn, prior, curvature, solver, num_steps=count).params for count in range(1, 9)]
+    objective = [float(loss_fn(theta, curvature) + prior.energy(theta)) for theta in (prior.mean, *path)]
+    assert objective == sorted(objective, reverse=True)
+
+
+def test_backtracking_is_differentiated_through_the_steps_it_took(x64):
+    problem = random_quadratic(0, dimension=6, deviations=(0.1, 2.0))
+    prior, support = problem.prior("float64"), problem.task("float64").support
+
+    def loss(log_variance):
+        moved = eqx.tree_at(lambda p: p.log_variance, prior, log_variance)
+        solver = sx.ProximalBacktracking(2.0)
+        adapted = sx.adapt(quadratic_loss, moved, support, solver, num_steps=6, adjoint=sx.Unroll())
+        return jnp.linalg.norm(ravel_pytree(adapted.params)[0])
+
+    check_grads(loss, (prior.log_variance,), order=1, modes=["rev"], eps=1e-6)
+
+
+@pytest.mark.parametrize("settings", [{"growth": 0.9}, {"cut": 0.0}, {"cut": 1.0}])
+def test_backtracking_needs_factors_on_either_side_of_one(settings):
+    with pytest.raises(ValueError, match="growth"):
+        sx.ProximalBacktracking(0.1, **settings)
+    with pytest.raises(TypeError, match="schedule"):
+        sx.ProximalBacktracking(lambda step: 0.1)
+
+
 @pytest.mark.parametrize("rate", [0.0, -0.1])
-@pytest.mark.parametrize("solver", [sx.ProximalGD, sx.ProximalAdam])
+@pytest.mark.parametrize("solver", [sx.ProximalGD, sx.ProximalAdam, sx.ProximalBacktracking])
 def test_learning_rates_must_be_positive(solver, rate):
     with pytest.raises(ValueError, match="learning_rate"):
         solver(rate)

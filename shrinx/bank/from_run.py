@@ -112,7 +112,13 @@ def setup_of_model(model: dict[str, Any]) -> Setup:
 def config_of_model(model: dict[str, Any]) -> Any:
     """The configuration of the run that made the model."""
     kind = type(find_experiment(model["experiment"]).config(model["algorithm"], model["preset"]))
-    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in model["config"].items()})
+    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in model["config"].items()}
+    try:
+        return kind(**fields)
+    except TypeError as error:
+        raise BankError(
+            f"The settings of {model['experiment']} are those of another shrinx version ({error})."
+        ) from error
 
 
 def _names(data: Data) -> list[str]:

@@ -7,6 +7,7 @@ import optax
 
 from .._adjoint import Unroll
 from .._algorithms import fomaml, imaml, maml, meta_sgd, reptile, sigma_imaml, sigma_maml, sigma_reptile
+from .._backtracking import ProximalBacktracking
 from .._learner import Learner
 from .._linear import CG
 from .._solver import AbstractSolver, ProximalAdam, ProximalGD
@@ -34,10 +35,14 @@ class LearnerConfig:
     """Its learning rate."""
     mean_epsilon: float = 1e-8
     """Adam's ε for the mean: gradients below it move the mean by less than the rate."""
+    weight_decay: float = 0.0
+    """Weight decay of the mean, the paper's log p(φ): what no task holds in place drifts in long training."""
     variance_rate: float = 1e-2
     """Adam's learning rate for the log-variances (for Meta-SGD: for the step sizes)."""
     decay: float = 0.0
     """Share of the updates, at the end, over which both rates fall linearly to zero."""
+    fall: float = 1.0
+    """Factor by which both rates fall exponentially over the whole run, besides."""
     warmup: int = 0
     """Hold the variances for so many updates."""
     variance: float = 1.0
@@ -45,7 +50,7 @@ class LearnerConfig:
     regulariser: float = 1e-5
     """β of the inverse-gamma penalty on the variances."""
     solver: str = "gd"
-    """Inner solver: gd or adam, both proximal."""
+    """Inner solver, all of them proximal: gd, adam or backtracking (gd with a step size of the task's own making)."""
     inner_rate: float = 0.01
     """Its learning rate."""
     inner_steps: int = 100
@@ -69,6 +74,8 @@ class LearnerConfig:
 def make_solver(config: LearnerConfig) -> AbstractSolver:
     if config.solver == "adam":
         return ProximalAdam(config.inner_rate)
+    if config.solver == "backtracking":
+        return ProximalBacktracking(config.inner_rate)
     return ProximalGD(config.inner_rate, power_steps=config.power_steps)
 
 
@@ -77,13 +84,19 @@ def make_learner(
 ) -> Learner:
     def rate(peak: Any) -> Any:
         falling = int(config.decay * config.num_updates)
-        if not falling:
+        if not falling and config.fall == 1:
             return peak
-        return optax.linear_schedule(peak, 0.0, falling, transition_begin=config.num_updates - falling)
+        linear = optax.linear_schedule(peak, 0.0, falling, transition_begin=config.num_updates - falling)
+        exponential = optax.exponential_decay(1.0, config.num_updates, 1 / config.fall)
+        return lambda count: linear(count) * exponential(count)
 
     mean_rate = rate(config.mean_rate)
-    adaptive = config.mean_optimiser == "adam"
-    optimiser = optax.adam(mean_rate, eps=config.mean_epsilon) if adaptive else optax.sgd(mean_rate)
+    # Decoupled from Adam's normalisation, as in AdamW.
+    optimiser = optax.chain(
+        optax.scale_by_adam(eps=config.mean_epsilon) if config.mean_optimiser == "adam" else optax.identity(),
+        optax.add_decayed_weights(config.weight_decay),
+        optax.scale_by_learning_rate(mean_rate),
+    )
     solver = make_solver(config)
     common: dict[str, Any] = {
         "num_steps": config.inner_steps,

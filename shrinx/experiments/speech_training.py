@@ -16,6 +16,7 @@ from .._learner import Learner
 from .._prior import Prior
 from ..models.wavenet import WaveNet
 from ..runs.progress import sparkline
+from ..runs.stages import Advance
 from ..runs.statistics import finite
 from ..tasks.speech import Recordings, draw_mixed_strings, sample_speakers
 
@@ -75,9 +76,7 @@ def task_trainer(network: WaveNet, learner: Learner, *, num_tasks: int, num_supp
     return Trainer(learner.init, update, lambda state: state.prior)
 
 
-def advance_with(
-    trainer: Trainer, recordings: Recordings, speakers: Array, key: PRNGKeyArray
-) -> Callable[[Any, int, int], tuple[Any, dict[str, Any], str]]:
+def advance_with(trainer: Trainer, recordings: Recordings, speakers: Array, key: PRNGKeyArray) -> Advance[Any]:
     """What `train_in_chunks` calls: `length` updates in one compiled loop, and what to say about them."""
 
     @eqx.filter_jit

@@ -123,5 +123,6 @@ def grid(last: int, count: int = 40) -> tuple[int, ...]:
 
 
 def best_step(steps: Sequence[int], curves: Float[np.ndarray, "voices steps"]) -> int:
-    """Where the mean over (validation) speakers is lowest: the early stop."""
-    return int(steps[int(np.argmin(np.nanmean(curves, axis=0)))])
+    """Where the mean over (validation) speakers is lowest, of the steps at which none has diverged: the early stop."""
+    means = np.mean(curves, axis=0)
+    return int(steps[int(np.argmin(np.where(np.isnan(means), np.inf, means)))])

@@ -22,11 +22,15 @@ def main(arguments: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         print(f"shrinx: {error.name} is missing: pip install 'shrinx[speech-metrics]'.", file=sys.stderr)
         return 2
+    write_json(parsed.run / FILE, result)
     for measure, methods in result.items():
         for method, score in methods.items():
-            print(f"{measure:15s} {method:16s} {score['mean']:.3f} ± {score['ci95'] or 0:.3f}")
-    write_json(parsed.run / FILE, result)
+            print(f"{measure:15s} {method:16s} {_shown(score['mean'])} ± {_shown(score['ci95'])}")
     return 0
+
+
+def _shown(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3f}"
 
 
 if __name__ == "__main__":

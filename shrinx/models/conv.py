@@ -107,7 +107,10 @@ class ConvNet:
             compute = by_kernels or functools.partial(xla_block, self.halve)
             hidden = compute(inputs, kernel, norm["scale"], norm["offset"])
         kernel, bias = params["output"]["kernel"], params["output"]["bias"]
-        return hidden.reshape(len(images), -1).astype(kernel.dtype) @ kernel + bias[None]
+        features = hidden.reshape(len(images), -1).astype(kernel.dtype)
+        # What all classes' weights have in common cancels in the softmax, so nothing keeps it small; a GPU's shorter
+        # floats would round the differences away.
+        return jnp.matmul(features, kernel, precision=jax.lax.Precision.HIGHEST) + bias[None]
 
     def cross_entropy(self, params: ConvParams, batch: Batch) -> Float[Array, ""]:
         """Mean negative log-likelihood of the labels."""

@@ -5,7 +5,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from .figures import MAX_ROWS, adaptation_axes, band, fit_to, interval, metric, name_rows, scale, short_name
+from .axes import adaptation_axes, band, fit_to, interval, metric, name_rows, scale, short_name, within_bounds
+from .figures import MAX_ROWS
 from .load import LoadedRun
 from .numbers import known, number, numbers
 from .style import BLUE, CYCLE, INK, VERMILLION, log_axis, new_figure, style
@@ -51,6 +52,7 @@ def adaptation(runs: list[LoadedRun], order: list[str]) -> Figure | None:
     values = [value for run in drawn for value in known(_all(run)["mean"])]
     scale(axes, "y", values)
     fit_to(axes, values)
+    within_bounds(axes, "y", metric(drawn[0].result), values)
     adaptation_axes(axes, max(run.result["curves"]["steps"][-1] for run in drawn))
     axes.set_ylabel(metric(drawn[0].result))
     figure.legend(loc="outside lower center", ncols=2)
@@ -74,6 +76,7 @@ def scores(runs: list[LoadedRun], order: list[str]) -> Figure | None:
             )
     name_rows(axes, [run.name for run in runs])
     scale(axes, "x", values)
+    within_bounds(axes, "x", metric(runs[0].result), values)
     axes.set_xlabel(metric(runs[0].result))
     handles = [
         axes.plot([], [], marker, color=INK, markerfacecolor=INK if filled else "none")[0]

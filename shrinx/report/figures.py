@@ -6,8 +6,20 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
+from .axes import (
+    adaptation_axes,
+    band,
+    fit_to,
+    interval,
+    log_scale,
+    metric,
+    name_rows,
+    scale,
+    short_name,
+    within_bounds,
+)
 from .numbers import clean, known, log_variances, mean, number, numbers
 from .style import (
     BLUE,
@@ -26,8 +38,6 @@ from .style import (
 
 MAX_ROWS = 30
 """With more modules than this a row each would be unreadable: they are drawn side by side, in order, without names."""
-LARGE_SPREAD = 20.0
-"""Ratio of largest to smallest value from which a scale is logarithmic."""
 _SERIES = (BLUE, VERMILLION, *CYCLE[1:], INK)
 _LABELS = {"all": "all modules", "selected": "selected modules", "before": "before adaptation"}
 
@@ -101,6 +111,7 @@ def scores(result: dict[str, Any]) -> Figure | None:
         if sets and alone:
             axis.axhline(len(sets) - 0.5, color=MUTED, linewidth=0.6)
     scale(axis, which, values)
+    within_bounds(axis, which, metric(result), values)
     axis.set(**{f"{which}label": metric(result)})
     return figure
 
@@ -142,6 +153,7 @@ def adaptation(result: dict[str, Any]) -> Figure | None:
     values = [value for series in curves["series"].values() for value in known(series["mean"])]
     scale(axes, "y", values)
     fit_to(axes, values)
+    within_bounds(axes, "y", metric(result), values)
     adaptation_axes(axes, curves["steps"][-1])
     horizon = number(curves.get("horizon"))
     if not math.isnan(horizon):
@@ -284,9 +296,10 @@ def extra(description: dict[str, Any]) -> Figure | None:
         drawn_too = ("y", "low", "high") if which == "y" else ("x",)
         values = [v for s in drawn for key in drawn_too for v in known(s.get(key))] + [number(m[which]) for m in marks]
         if description.get(f"{which}_log") and any(value > 0 for value in values):
-            _log(axes, which, [value for value in values if value > 0])
+            log_scale(axes, which, [value for value in values if value > 0])
         else:
             plain_axis(axes, which)
+        within_bounds(axes, which, description.get(f"{which}_label") or "", values)
     for mark in marks:
         axes.plot(number(mark["x"]), number(mark["y"]), "D", color=INK, markersize=4.5)
         axes.annotate(
@@ -305,25 +318,6 @@ def thin(rows: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
     """At most about `most` of the rows, evenly spaced, the last one among them."""
     stride = max(1, math.ceil(len(rows) / most))
     return list(rows[::-1][::stride][::-1])
-
-
-def metric(result: dict[str, Any]) -> str:
-    return clean((result.get("metric") or {}).get("name") or "score")
-
-
-def short_name(name: str, most: int = 24) -> str:
-    """The beginning and the end of a long name: modules of a network often differ only in the last part."""
-    name = clean(name)
-    return name if len(name) <= most else f"{name[: most // 2 - 1]}…{name[-most // 2 :]}"
-
-
-def name_rows(axes: Axes, names: list[str]) -> None:
-    """One row per name, the first on top."""
-    axes.yaxis.set_major_locator(FixedLocator(list(range(len(names)))))
-    axes.set_yticklabels([short_name(name) for name in names])
-    axes.set_ylim(max(len(names), 1) - 0.4, -0.6)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(False, axis="y")
 
 
 def _without_bar(module: dict[str, Any]) -> str:
@@ -363,57 +357,3 @@ def _scores_in_order(sets: dict[str, Any], alone: dict[str, Any], selected: set[
     axes.grid(False, axis="x")
     figure.legend(loc="outside lower center", ncols=2)
     return figure
-
-
-def interval(
-    axes: Axes, score: dict[str, Any], place: float | int, colour: str, marker: str, *, filled: bool = True
-) -> None:
-    middle, width = number(score["mean"]), number(score.get("ci95"))
-    if math.isnan(middle):
-        axes.annotate("none", (0.01, place), xycoords=("axes fraction", "data"), va="center", color=MUTED)
-        return
-    if not math.isnan(width):
-        axes.plot([middle - width, middle + width], [place] * 2, color=colour, linewidth=2.2, alpha=0.45)
-    axes.plot(middle, place, marker, color=colour, markersize=4, markerfacecolor=colour if filled else PAPER)
-
-
-def band(axes: Axes, xs: list[Any], means: list[Any], widths: list[Any] | None, colour: str) -> None:
-    if widths is None or not known(widths):
-        return
-    pairs = list(zip(numbers(means), numbers(widths), strict=True))
-    # A band that reaches zero goes off a log axis, whose limits come from the means.
-    axes.fill_between(xs, [m - w for m, w in pairs], [m + w for m, w in pairs], color=colour, alpha=0.13, linewidth=0)
-
-
-def scale(axes: Axes, which: str, values: list[float]) -> None:
-    """Logarithmic if the values differ by orders of magnitude, linear otherwise."""
-    found = known(values)
-    if found and min(found) > 0 and max(found) > LARGE_SPREAD * min(found):
-        _log(axes, which, found)
-    else:
-        plain_axis(axes, which)
-        (axes.xaxis if which == "x" else axes.yaxis).set_major_locator(MaxNLocator(5))
-
-
-def fit_to(axes: Axes, values: list[float]) -> None:
-    """Leave room for the values, not for all of their intervals: with two seeds these are ten times as wide."""
-    found = known(values)
-    if found and axes.get_yscale() == "linear":
-        margin = 0.35 * (max(found) - min(found)) or 0.1 * abs(found[0]) or 1.0
-        axes.set_ylim(min(found) - margin, max(found) + margin)
-
-
-def _log(axes: Axes, which: str, positive: list[float]) -> None:
-    margin = (max(positive) / min(positive)) ** 0.06 if max(positive) > min(positive) else 3.0
-    log_axis(axes, which, min(positive) / margin, max(positive) * margin)
-
-
-def adaptation_axes(axes: Axes, last: float | int) -> None:
-    """Linear from 0 to 1 and logarithmic from there: step 0, before adaptation, belongs into the figure."""
-    axes.set_xscale("symlog", linthresh=1.0, linscale=0.4)
-    powers = [10.0**k for k in range(12) if 10.0**k <= last * 1.01]
-    axes.xaxis.set_major_locator(FixedLocator([0.0, *powers]))
-    axes.xaxis.set_minor_locator(FixedLocator([]))
-    plain_axis(axes, "x")
-    axes.set_xlim(0, max(last, 1))
-    axes.set_xlabel("steps of adaptation")

@@ -1,11 +1,5 @@
-"""The loop of every meta-learning experiment: seeds under vmap, updates in compiled chunks, a checkpoint after each.
+"""What most experiments do: train several seeds side by side, adapt to held-out tasks, say what was learned."""
 
-All randomness is a function of seed and step, and a chunk always starts at a multiple of its length. A run that was
-interrupted therefore repeats exactly what the uninterrupted one would have done.
-"""
-
-import errno
-import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,11 +19,10 @@ from .._select import AbstractRule, LargestGap, select
 from .._solver import AbstractSolver
 from .._task import Task
 from .._types import LossFn
-from . import checkpoint
-from .errors import UserError
-from .folder import RunFolder, read_metrics
+from .folder import RunFolder
 from .parallel import over_seeds
-from .progress import meter, sparkline
+from .progress import sparkline
+from .stages import Advance, train_in_chunks
 from .statistics import finite, half_width, summarise
 from .trackers import Tracker
 
@@ -98,8 +91,6 @@ class Outcome:
         return jax.tree.map(lambda x: x[0], self.priors)
 
 
-CHECKPOINT_SECONDS = 10.0
-
 Keys: TypeAlias = Key[Array, " seeds"]
 
 
@@ -107,63 +98,28 @@ def meta_learn(
     setup: Setup, folder: RunFolder, *, seed: int, console: Console | None = None, trackers: tuple[Tracker, ...] = ()
 ) -> dict[str, Any]:
     """Train, evaluate on held-out tasks and return what goes into `result.json`."""
-    started = time.monotonic()
     seeds = range(seed, seed + folder.request.seeds)
     keys, splits = jax.vmap(jax.random.key)(jnp.asarray(seeds)), setup.splits(seeds)
     state = over_seeds(lambda key: setup.learner.init(setup.init(jax.random.fold_in(key, 0))))(keys)
-    step = 0
-    restored = checkpoint.restore(folder.checkpoints, state)
-    if restored is not None:
-        step, state = restored
-    folder.rewind_log(step)
-    earlier = read_metrics(folder.path)
-    seconds_before = earlier[-1]["seconds"] if earlier else 0.0
-    state = _train(setup, folder, keys, splits, step, state, seconds_before, console, trackers)
+    state, seconds = train_in_chunks(
+        folder,
+        state,
+        _advance(setup, keys, splits),
+        num_steps=setup.num_updates,
+        chunk=setup.chunk,
+        console=console,
+        trackers=trackers,
+    )
+    trained = time.monotonic()
     if console is not None:
         console.print("Adapting to held-out tasks …")
     result = _evaluate(setup, keys, splits, state.prior)
-    return {**result, "seconds": round(seconds_before + time.monotonic() - started, 1)}
+    return {**result, "seconds": round(seconds + time.monotonic() - trained, 1)}
 
 
-def _train(
-    setup: Setup,
-    folder: RunFolder,
-    keys: Keys,
-    splits: Any,
-    step: int,
-    state: LearnerState,
-    seconds_before: float,
-    console: Console | None,
-    trackers: tuple[Tracker, ...],
-) -> LearnerState:
-    advance = _advance(setup, keys, splits)
-    started = saved = time.monotonic()
-    with meter(setup.num_updates, step, console) as progress, _terminate_like_interrupt():
-        try:
-            while step < setup.num_updates:
-                length = min(setup.chunk, setup.num_updates - step)
-                new_state, metrics = advance(state, step, length)
-                state, step = new_state, step + length
-                row = _row(step, seconds_before + time.monotonic() - started, metrics, state.prior)
-                folder.log(row)
-                for tracker in trackers:
-                    tracker.log(row)
-                progress.advance(step, _note(row, state.prior))
-                if time.monotonic() - saved > CHECKPOINT_SECONDS:
-                    checkpoint.save(folder.checkpoints, step, state)
-                    saved = time.monotonic()
-            checkpoint.save(folder.checkpoints, step, state)
-        except KeyboardInterrupt:
-            checkpoint.save(folder.checkpoints, step, state)
-            raise
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            raise UserError(f"No space left for {folder.path}: make room, then go on with --resume.") from error
-    return state
+def _advance(setup: Setup, keys: Keys, splits: Any) -> Advance[LearnerState]:
+    """Updates of all seeds in one compiled loop, and what to say about them."""
 
-
-def _advance(setup: Setup, keys: Keys, splits: Any) -> Callable[[LearnerState, int, int], tuple[LearnerState, Any]]:
     def chunk(
         one: tuple[LearnerState, PRNGKeyArray, Any], train_tasks: TaskSource, start: Array, length: int
     ) -> tuple[LearnerState, Any]:
@@ -183,14 +139,18 @@ def _advance(setup: Setup, keys: Keys, splits: Any) -> Callable[[LearnerState, i
         }
 
     compiled = over_seeds(chunk)
-    return lambda state, step, length: compiled(
-        (state, keys, splits), setup.train_tasks, jnp.asarray(step, jnp.int32), length
-    )
+
+    def advance(state: LearnerState, step: int, length: int) -> tuple[LearnerState, dict[str, Any], str]:
+        start = jnp.asarray(step, jnp.int32)
+        state, metrics = compiled((state, keys, splits), setup.train_tasks, start, length)
+        row = _row(metrics, state.prior)
+        return state, row, _note(row, state.prior)
+
+    return advance
 
 
-def _row(step: int, seconds: float, metrics: dict[str, Array], prior: Prior) -> dict[str, Any]:
-    row: dict[str, Any] = {"step": step, "seconds": round(seconds, 3)}
-    row |= {name: [finite(float(value)) for value in values] for name, values in metrics.items()}
+def _row(metrics: dict[str, Array], prior: Prior) -> dict[str, Any]:
+    row: dict[str, Any] = {name: [finite(float(value)) for value in values] for name, values in metrics.items()}
     row["num_failed"] = [int(value) for value in metrics["num_failed"]]
     row["log_variance"] = [[finite(float(v)) for v in variances] for variances in np.asarray(prior.log_variance)]
     return row
@@ -296,20 +256,3 @@ def _curves_as_json(scored: dict[str, np.ndarray], steps: list[int], horizon: in
             "ci95": [finite(half_width(column)) for column in values.T],
         }
     return {"steps": steps, "horizon": horizon, "series": series}
-
-
-class _terminate_like_interrupt:
-    """While inside, SIGTERM ends a run as Ctrl-C does: with a checkpoint."""
-
-    def __enter__(self) -> None:
-        def interrupt(number: int, frame: Any) -> None:
-            raise KeyboardInterrupt
-
-        try:
-            self._before = signal.signal(signal.SIGTERM, interrupt)
-        except ValueError:  # Signals can be handled in the main thread only.
-            self._before = None
-
-    def __exit__(self, *exception: Any) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGTERM, self._before)

@@ -1,30 +1,36 @@
-"""Training in compiled chunks with a checkpoint after each, for experiments too large for several seeds at once.
+"""Training in compiled chunks with checkpoints between them, until the end or an interruption.
 
 All randomness must be a function of seed and step, and a chunk always starts at a multiple of its length: a run that
 was interrupted then repeats exactly what the uninterrupted one would have done.
 """
 
 import errno
+import signal
 import time
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias, TypeVar
 
 from rich.console import Console
 
 from . import checkpoint
 from .errors import UserError
 from .folder import RunFolder, read_metrics
-from .meta import CHECKPOINT_SECONDS, _terminate_like_interrupt
 from .progress import meter
 from .trackers import Tracker
 
+CHECKPOINT_SECONDS = 10.0
+
 State = TypeVar("State")
+Advance: TypeAlias = Callable[[State, int, int], tuple[State, dict[str, Any], str]]
+"""`advance(state, step, length)` goes `length` steps from `step` and returns the new state, what to log and a note for
+the progress line."""
 
 
 def train_in_chunks(
     folder: RunFolder,
     state: State,
-    advance: Callable[[State, int, int], tuple[State, dict[str, Any], str]],
+    advance: Advance[State],
     *,
     num_steps: int,
     chunk: int,
@@ -34,8 +40,7 @@ def train_in_chunks(
 ) -> tuple[State, float]:
     """Advance `state` to `num_steps`, from the newest checkpoint if there is one.
 
-    **Arguments:** `folder`, of the run; `state`, a pytree of arrays, the first; `advance(state, step, length)` goes
-    `length` steps from `step` and returns the new state, what to log and a note for the progress line;
+    **Arguments:** `folder`, of the run; `state`, a pytree of arrays, the first; `advance`, see `Advance`;
     `on_save(step, state)` is called beside every checkpoint.
 
     **Returns:** the last state, and the seconds all pieces took together. Ctrl-C and SIGTERM leave a checkpoint.
@@ -54,14 +59,14 @@ def train_in_chunks(
     earlier = read_metrics(folder.path)
     before = earlier[-1]["seconds"] if earlier else 0.0
     started = saved = time.monotonic()
-    with meter(num_steps, step, console) as progress, _terminate_like_interrupt():
+    with meter(num_steps, step, console) as progress, _terminated_like_interrupted():
         try:
             while step < num_steps:
                 length = min(chunk, num_steps - step)
                 new_state, measured, note = advance(state, step, length)
+                row = {"step": step + length, "seconds": round(before + time.monotonic() - started, 3), **measured}
+                folder.log(row)  # First: rows beyond a checkpoint are taken back, missing ones would be lost.
                 state, step = new_state, step + length
-                row = {"step": step, "seconds": round(before + time.monotonic() - started, 3), **measured}
-                folder.log(row)
                 for tracker in trackers:
                     tracker.log(row)
                 progress.advance(step, note)
@@ -77,3 +82,21 @@ def train_in_chunks(
                 raise
             raise UserError(f"No space left for {folder.path}: make room, then go on with --resume.") from error
     return state, before + time.monotonic() - started
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """While inside, SIGTERM ends a run as Ctrl-C does: with a checkpoint."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # Signals can be handled in the main thread only.
+        before = None
+    try:
+        yield
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)

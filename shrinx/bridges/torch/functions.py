@@ -142,7 +142,7 @@ def vector_norm(x: Array, order: Any = 2, dim: Any = None, keepdim: bool = False
     if math.isinf(order):
         return jnp.max(size, **options) if order > 0 else jnp.min(size, **options)
     if order == 0:
-        return jnp.sum(x != 0, **options)
+        return jnp.sum((x != 0).astype(x.dtype), **options)
     return jnp.sum(size**order, **options) ** (1 / order)
 
 

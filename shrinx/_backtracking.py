@@ -1,0 +1,66 @@
+"""An inner solver that finds its own step size."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ._prior import Prior, module_energies
+from ._solver import AbstractSolver, ObjectiveFn, StepInfo, check_learning_rate
+from ._tree import tree_where
+from ._types import Params
+
+
+class ProximalBacktracking(AbstractSolver[Float[Array, ""]]):
+    r"""Proximal gradient descent whose step size is of the task's own making.
+
+    A step that would raise the task's loss plus the prior's energy is not taken, and the next is `cut` times as long;
+    otherwise the next is `growth` times as long. So adaptation cannot diverge, whatever the curvature it meets.
+    Implicit gradients and Reptile's see where adaptation ends, not how it came there, and in long meta-training a mean
+    drifts to where a fixed step size no longer works; this solver goes with it.
+
+    For a loss that is a function of the parameters alone: mini-batches (`sample`) or dropout make a step look worse
+    or better than it is.
+
+    **Arguments:**
+
+    - `learning_rate`: the first step size.
+    - `growth`, `cut`: by what it is multiplied after a step that is taken and after one that is not.
+
+    >>> import jax.numpy as jnp, shrinx as sx
+    >>> prior = sx.Prior.create(jnp.zeros(1), variance=1.0)
+    >>> loss_fn = lambda theta, x: 50 * jnp.sum((theta - x) ** 2)
+    >>> sx.adapt(loss_fn, prior, jnp.array([2.02]), sx.ProximalBacktracking(10.0), num_steps=50).params.round(3)
+    Array([2.], dtype=float32)
+    """
+
+    learning_rate: Any
+    growth: float = 1.2
+    cut: float = 0.5
+
+    def __check_init__(self):
+        check_learning_rate(self.learning_rate)
+        if callable(self.learning_rate):
+            raise TypeError("`learning_rate` must be one number: the solver makes its own schedule.")
+        if not self.cut < 1 <= self.growth or self.cut <= 0:
+            raise ValueError(f"0 < `cut` < 1 <= `growth` is needed, got cut={self.cut} and growth={self.growth}.")
+
+    def init(self, prior: Prior) -> Float[Array, ""]:
+        return jnp.asarray(self.learning_rate, prior.log_variance.dtype)
+
+    def step(
+        self, loss_fn: ObjectiveFn, displacement: Params, state: Float[Array, ""], prior: Prior
+    ) -> tuple[Params, Float[Array, ""], StepInfo]:
+        loss, gradient = jax.value_and_grad(loss_fn)(displacement)
+        steps = prior.steps(state)
+        moved = jax.tree.map(lambda d, g, a: d - a.astype(d.dtype) * g, displacement, gradient, steps)
+        proposal = prior.shrink(moved, steps)
+        # Whether a step is taken is not differentiated, no more than a step size is.
+        fixed, here, there = jax.lax.stop_gradient((prior, displacement, proposal))
+        before = jax.lax.stop_gradient(loss) + jnp.sum(module_energies(fixed, here)).astype(loss.dtype)
+        after = loss_fn(there) + jnp.sum(module_energies(fixed, there)).astype(loss.dtype)
+        better = jax.lax.stop_gradient(after <= before)
+        rate = jnp.where(better, self.growth, self.cut).astype(state.dtype) * state
+        info = StepInfo.of(prior, displacement, loss, gradient)
+        return tree_where(better, proposal, displacement), rate, info

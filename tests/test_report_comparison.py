@@ -1,0 +1,68 @@
+"""Several runs side by side on one page."""
+
+import pytest
+from report_runs import Page, all_null, free, make_result, make_rows, make_run, read_csv
+
+pytest.importorskip("matplotlib", reason="Reports need matplotlib.")
+
+from shrinx.report.write import write_comparison
+from shrinx.runs.errors import UserError
+
+
+def test_comparison(tmp_path):
+    other = make_result(num_modules=3)
+    other["test"]["all"]["mean"] = 0.5
+    paths = [
+        make_run(tmp_path / "a" / "run"),
+        make_run(tmp_path / "b" / "run", other, config={"num_updates": 900}),
+        make_run(tmp_path / "single", make_result(seeds=1), make_rows(seeds=1), seeds=1),
+        make_run(tmp_path / "bare", {}, []),
+    ]
+    page = write_comparison(paths, tmp_path / "out")
+    found = Page(page.read_text())
+    assert page == tmp_path / "out" / "report.html"
+    assert not (tmp_path / "a" / "run" / "report.html").exists()
+    assert (
+        "Adapting all modules, run (1) is best, with 0.0800 ± 0.0050. Its interval overlaps with that of single"
+        in found.text
+    )
+    for name in ("run (1)", "run (2)", "single", "bare"):
+        assert name in found.text
+    names = {path.stem for path in (tmp_path / "out" / "figures").iterdir()}
+    assert {"variances", "scores-1-mean-squared-error", "adaptation-1-mean-squared-error"} <= names
+    scores = read_csv((tmp_path / "out" / "tables" / "scores.csv").read_text())
+    assert {(row["run"], row["adapted"]): float(row["mean"]) for row in scores}["run (2)", "all"] == 0.5
+    variances = read_csv((tmp_path / "out" / "tables" / "variances.csv").read_text())
+    assert variances[3]["run (2)"] == ""
+    assert float(variances[1]["run (1)"]) == make_result()["modules"][1]["variance"]
+    before = page.read_bytes()
+    assert write_comparison(paths, tmp_path / "out").read_bytes() == before
+
+
+def test_a_comparison_can_be_a_page_alone(tmp_path):
+    runs = [make_run(tmp_path / name) for name in ("a", "b")]
+    page = write_comparison(runs, tmp_path / "new" / "compared.html")
+    assert list((tmp_path / "new").iterdir()) == [page]
+    assert page.read_text() == write_comparison(runs, tmp_path / "out").read_text()
+
+
+def test_comparison_of_many_modules_and_no_variances(tmp_path):
+    paths = [
+        make_run(tmp_path / "many", make_result(num_modules=123), make_rows(num_modules=123)),
+        make_run(tmp_path / "free", free()),
+        make_run(tmp_path / "null", all_null(make_result()), all_null(make_rows())),
+    ]
+    assert Page(write_comparison(paths, tmp_path / "out").read_text()).open == []
+
+
+def test_a_comparison_is_refused_where_it_would_destroy_or_say_nothing(tmp_path):
+    run, other = make_run(tmp_path / "run"), make_run(tmp_path / "other")
+    with pytest.raises(UserError, match="at least two"):
+        write_comparison([run], tmp_path / "out")
+    for out in (run, run / "report.html"):
+        with pytest.raises(UserError, match="the report of a run"):
+            write_comparison([run, other], out)
+    with pytest.raises(UserError, match="is no page"):
+        write_comparison([run, other], run / "config.json")
+    with pytest.raises(UserError, match="does not exist"):
+        write_comparison([run, tmp_path / "nowhere"], tmp_path / "out")
