@@ -1,4 +1,4 @@
-"""The command line: list, run, report, tune, data, bank, adapt, completion.
+"""The command line: list, run, report, tune, data, bank, adapt, say, completion.
 
 shrinx list
 shrinx run sinusoid --preset quick --algorithm sigma-reptile --seeds 2 --out runs/demo
@@ -7,6 +7,7 @@ shrinx report runs/demo
 shrinx data list
 shrinx bank create voices --run runs/demo
 shrinx adapt --base voices --task alice --data alice.npz
+shrinx say --bank voices --voice alice --digits 31415 out.wav
 eval "$(shrinx completion bash)"
 """
 
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from .cli_bank import run_adapt, run_bank
+from .cli_bank import run_adapt, run_bank, run_say
 from .cli_completion import completion
 from .cli_data import run_data
 from .runs.compilation import keep_programs
@@ -51,6 +52,7 @@ def _command(arguments: list[str]) -> int:
         "data": run_data,
         "bank": run_bank,
         "adapt": run_adapt,
+        "say": run_say,
         "completion": completion,
     }
     parser = argparse.ArgumentParser(

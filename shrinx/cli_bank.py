@@ -16,6 +16,7 @@ from .bank.delta import Compression
 from .bank.posterior import Structure
 from .bank.verify import verify
 from .cli_actions import Action, named_files, run_action
+from .cli_voices import add_say, enrol_voices, say_digits
 from .runs.errors import UserError
 
 _EXAMPLES = """examples:
@@ -24,6 +25,14 @@ _EXAMPLES = """examples:
   shrinx bank list voices
   shrinx bank verify voices
   shrinx bank export voices alice --out alice.safetensors"""
+
+
+_ADAPTING = """examples:
+  shrinx adapt --base voices --task alice --data alice.npz
+  shrinx adapt --base voices --task alice --data recordings/alice          a voice, in a bank of a speech run
+  shrinx adapt --base voices --task bob --data speech.npz --speaker 12
+
+Enrol no voice without the consent of whose it is."""
 
 
 def run_bank(rest: list[str]) -> int:
@@ -47,7 +56,8 @@ def run_adapt(rest: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="shrinx adapt",
         description="Adapt the task-specific modules of a bank to a task, until the posterior objective has converged.",
-        epilog="example: shrinx adapt --base voices --task alice --data alice.npz",
+        epilog=_ADAPTING,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--base", type=Path, required=True, metavar="DIR", help="a bank made by `shrinx bank create`")
     parser.add_argument("--task", nargs="+", required=True, metavar="NAME", help="the task, or several at once")
@@ -55,10 +65,14 @@ def run_adapt(rest: list[str]) -> int:
         "--data",
         type=Path,
         required=True,
-        metavar="FILE",
-        help="its arrays in an npz file; for several tasks each with a leading axis, one entry per task",
+        metavar="PATH",
+        help="its arrays in an npz file; for several tasks each with a leading axis, one entry per task; for a voice "
+        "a folder of its recordings, or a file that `shrinx data prepare-speech` wrote",
     )
-    parser.add_argument("--max-steps", type=int, default=10_000, metavar="N", help="stop here at the latest")
+    parser.add_argument("--speaker", nargs="+", metavar="WHO", help="voices: which of a file's speakers, one per task")
+    parser.add_argument(
+        "--max-steps", type=int, metavar="N", help="stop here at the latest; 10,000, for voices as long as the run did"
+    )
     parser.add_argument("--tolerance", type=float, default=1e-4, help="stop when a hundred steps change this little")
     parser.add_argument("--learning-rate", type=float, metavar="RATE", help="the solver's; the run's by default")
     parser.add_argument("--scale", type=float, default=1.0, help="of the loss, for a bank that keeps posteriors")
@@ -68,10 +82,31 @@ def run_adapt(rest: list[str]) -> int:
     return 0
 
 
+def run_say(rest: list[str]) -> int:
+    """Let a voice speak."""
+    parser = argparse.ArgumentParser(
+        prog="shrinx say",
+        description="Let a voice of a bank say digits. For research: no production speech, and nobody's voice without "
+        "their consent.",
+        epilog="example: shrinx say --bank voices --voice alice --digits 31415 out.wav",
+    )
+    add_say(parser)
+    parsed = parser.parse_args(rest)
+    with _named_mistakes(), named_files():
+        say_digits(parsed)
+    return 0
+
+
 def _adapt(parsed: argparse.Namespace) -> None:
     from .bank.from_run import read_data, setup_of
+    from .voices.model import is_of_voices
 
     bank = Bank.open(parsed.base)
+    if is_of_voices(bank):
+        enrol_voices(bank, parsed)
+        return
+    if parsed.speaker:
+        raise UserError(f"`--speaker` is for voices; the bank in {parsed.base} holds none.")
     setup = setup_of(bank)
     solver = setup.solver or setup.learner.solver
     if parsed.learning_rate is not None:
@@ -84,7 +119,7 @@ def _adapt(parsed: argparse.Namespace) -> None:
         names,
         read_data(parsed.data, setup, None if len(parsed.task) == 1 else len(parsed.task)),
         solver,
-        max_steps=parsed.max_steps,
+        max_steps=10_000 if parsed.max_steps is None else parsed.max_steps,
         tolerance=parsed.tolerance,
         key=None if sample is None else jax.random.key(0),
         sample=sample,
@@ -104,7 +139,7 @@ def _add_bank(parser: argparse.ArgumentParser, names: tuple[str, ...] = ()) -> N
 def _add_run(parser: argparse.ArgumentParser) -> None:
     _add_bank(parser)
     parser.add_argument("--run", type=Path, required=True, metavar="RUN", help="the run's folder")
-    parser.add_argument("--modules", nargs="+", default=[], metavar="M", help="task-specific; the run's own by default")
+    parser.add_argument("--modules", nargs="+", default=[], metavar="M", help="task-specific, or all; the run's own")
     parser.add_argument("--seed", type=int, default=0, help="which of the runs trained together, from 0")
     parser.add_argument("--compression", choices=get_args(Compression), help="keep tasks smaller, with a small error")
     parser.add_argument("--posterior", choices=get_args(Structure), help="also keep how sure the parameters are")
@@ -129,7 +164,7 @@ def _create(parsed: argparse.Namespace) -> None:
     )
     modules = bank.prior.modules
     count = sum(modules.sizes[index] for index in modules.indices(bank.selected))
-    print(f"{parsed.bank}: {count:,} of {sum(modules.sizes):,} parameters per task ({', '.join(bank.selected)}).")
+    print(f"{parsed.bank}: {count:,} of {sum(modules.sizes):,} parameters per task ({_named(bank)}).")
 
 
 def _list(parsed: argparse.Namespace) -> None:
@@ -181,6 +216,14 @@ def _named_mistakes() -> Iterator[None]:
         raise
     except ValueError as error:
         raise UserError(str(error)) from error
+
+
+def _named(bank: Bank) -> str:
+    """The task-specific modules, in one line."""
+    names = bank.selected
+    if len(names) == len(bank.prior.modules):
+        return "all modules"
+    return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
 
 
 def _shown(name: str) -> str:

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
-COMMANDS = ("list", "run", "report", "tune", "data", "bank", "adapt", "completion")
+COMMANDS = ("list", "run", "report", "tune", "data", "bank", "adapt", "say", "completion")
 # Options besides those of the experiment's configuration: those that take a value, and those that do not.
 SETTINGS = {
     "run": ("--preset", "--seeds", "--out", "--tracker", "--coordinator", "--processes", "--process"),
     "tune": ("--preset", "--trials", "--batch", "--storage", "--study", "--scatter", "--least", "--figure"),
 }
 FLAGS = {"run": ("--help", "--resume"), "tune": ("--help",)}
-# The options of each action on a bank, and those of `adapt`.
+# The options of each action on a bank, and those of `adapt` and `say`.
 BANK = {
     "create": ("--help", "--run", "--modules", "--seed", "--compression", "--posterior"),
     "list": ("--help",),
@@ -30,7 +30,10 @@ BANK = {
     "pack": ("--help",),
     "export": ("--help", "--out", "--replace"),
 }
-ADAPT = ("--help", "--base", "--task", "--data", "--max-steps", "--tolerance", "--learning-rate", "--scale")
+ADAPT = (
+    "--help", "--base", "--task", "--data", "--speaker", "--max-steps", "--tolerance", "--learning-rate", "--scale",
+)  # fmt: skip
+SAY = ("--help", "--bank", "--voice", "--digits", "--reference", "--temperature", "--seed", "--replace")
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ def rules() -> Iterator[Rule]:
     yield Rule("", words=COMMANDS)
     yield Rule("completion", previous="completion", words=tuple(_SCRIPTS))
     yield Rule("list", words=("--help",))
-    yield Rule("data", previous="data", words=("list", "fetch", "prepare"))
+    yield Rule("data", previous="data", words=("list", "fetch", "prepare", "prepare-speech"))
     yield Rule("data", previous="fetch", words=("omniglot",))
     yield Rule("data", previous="prepare", words=("omniglot", "miniimagenet"))
     yield Rule("data", current="-*", words=("--help", "--from", "--splits", "--data-dir", "--replace"))
@@ -113,6 +116,10 @@ def _bank_rules() -> Iterator[Rule]:
     yield Rule("adapt", previous="--base", paths="folders")
     yield Rule("adapt", previous="--data", paths="files")
     yield Rule("adapt", words=ADAPT)
+    yield Rule("say", previous="--bank", paths="folders")
+    yield Rule("say", previous="--reference", paths="files")
+    yield Rule("say", current="-*", words=SAY)
+    yield Rule("say", paths="files")
 
 
 def options(command: str, experiment: Any) -> tuple[list[str], list[str]]:

@@ -1,7 +1,10 @@
 """`shrinx data`: what data is there, and how to get the rest."""
 
 import argparse
+import sys
 from pathlib import Path
+
+import numpy as np
 
 from .cli_actions import Action, run_action
 from .data import load_omniglot, miniimagenet, omniglot
@@ -11,6 +14,9 @@ from .data.location import VARIABLE, data_folder
 from .data.miniimagenet_source import prepare_miniimagenet
 from .data.omniglot_source import ARCHIVES, COMPLETE, HOME, prepare_omniglot
 from .data.progress import bar
+from .data.speech import HOP, RATE
+from .data.speech_source import prepare_speech
+from .data.transcripts import LAYOUT
 from .runs.errors import UserError
 
 # The last is written last: where it is, all are.
@@ -24,7 +30,8 @@ _EXAMPLES = f"""examples:
   shrinx data list
   shrinx data fetch omniglot
   shrinx data prepare omniglot --from images_background.zip images_evaluation.zip
-  {miniimagenet.COMMAND}"""
+  {miniimagenet.COMMAND}
+  shrinx data prepare-speech recordings speech.npz"""
 
 
 def run_data(rest: list[str]) -> int:
@@ -33,8 +40,9 @@ def run_data(rest: list[str]) -> int:
         "list": Action(_list, "what is there, and how to get what is missing", _add_folder),
         "fetch": Action(_fetch, "download a data set from its home and prepare it", _add_name),
         "prepare": Action(_prepare, "make the project's files from files you have", _add_sources),
+        "prepare-speech": Action(_prepare_speech, "make a file of speech from recordings of your own", _add_recordings),
     }
-    return run_action(rest, "data", "Get the images that experiments need.", _EXAMPLES, actions)
+    return run_action(rest, "data", "Get the images and the speech that experiments need.", _EXAMPLES, actions)
 
 
 def _add_folder(parser: argparse.ArgumentParser) -> None:
@@ -63,6 +71,17 @@ def _add_sources(parser: argparse.ArgumentParser) -> None:
         help="omniglot: zips of drawings or folders of them; miniimagenet: one folder of images or pickles",
     )
     parser.add_argument("--splits", type=Path, metavar="FOLDER", help="miniimagenet: train.csv, val.csv and test.csv")
+
+
+def _add_recordings(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = (
+        f"layout:\n{LAYOUT}\n\nneeds the extra `speech`; "
+        "example: shrinx data prepare-speech recordings speech.npz; shrinx run speech --data-dir speech.npz"
+    )
+    parser.add_argument("recordings", type=Path, metavar="FOLDER", help="a folder of wav files for every speaker")
+    parser.add_argument("out", type=Path, metavar="OUT", help="the file to write, .npz")
+    parser.add_argument("--replace", action="store_true", help="write it anew if it is there already")
 
 
 def _list(parsed: argparse.Namespace) -> None:
@@ -112,6 +131,26 @@ def _prepare(parsed: argparse.Namespace) -> None:
     shapes = prepare_miniimagenet(parsed.sources[0], parsed.splits, folder, bar=bar)
     for split, (classes, images) in shapes.items():
         print(f"Wrote {folder / miniimagenet.file_name(split)}: {classes} classes of {images} images.")
+
+
+def _prepare_speech(parsed: argparse.Namespace) -> None:
+    out = parsed.out
+    if out.suffix != ".npz":
+        raise UserError(f"{out} must end in .npz, by which experiments know a file from a folder.")
+    if out.exists() and not parsed.replace:
+        raise UserError(f"{out} is there already; add --replace to write it anew.")
+    with bar("recordings") as report:
+        prepared = prepare_speech(parsed.recordings, out, report=report)
+    for line in prepared.left_out:
+        print(f"Left out: {line}.", file=sys.stderr)
+    digits = prepared.digits
+    minutes = len(digits.f0) * HOP / RATE / 60
+    fewest = min(int(np.sum(digits.speaker == speaker)) for speaker in digits.speakers)
+    print(
+        f"Wrote {out}: {len(digits.speakers)} speaker{'s' * (len(digits.speakers) != 1)}, {len(digits.speaker)} "
+        f"utterances, {minutes:.1f} minutes; {len(prepared.left_out)} left out. "
+        f"Experiments use {fewest} utterances of each, as many as all have."
+    )
 
 
 def _write_omniglot(sources: list[Path], folder: Path) -> None:

@@ -89,12 +89,6 @@ def test_tasks_of_every_experiment_are_read_from_a_file(name, tmp_path, monkeypa
     assert_same(read_data(tmp_path / "two.npz", setup, 2), support)
 
 
-def test_experiments_that_are_no_meta_learning_loop_are_refused():
-    model = {"experiment": "speech", "algorithm": "sigma-reptile", "preset": "quick", "config": {}}
-    with pytest.raises(BankError, match=r"Bank\.create"):
-        setup_of_model(model)
-
-
 def test_every_seed_has_its_model(folder):
     banks = []
     for seed in ("0", "1"):
@@ -128,6 +122,8 @@ def test_settings_of_another_version_are_named():
         ("bank create run --run run", "run is not an empty folder; open the bank in it, or name a new folder"),
         ("bank create other --run run --seed 2", "run has seeds 0 to 1, there is no 2"),
         ("bank create other --run run --modules w7", "Unknown modules ['w7']"),
+        ("adapt --base voices --task a --data alice.npz --speaker 1", "`--speaker` is for voices; the bank in voices"),
+        ("say --bank voices --voice a --digits 1 a.wav", "The bank in voices holds no voices; make one from a run of"),
         ("bank list run", "There is no bank in run (index.json is missing)"),
         ("bank verify run", "There is no bank in run"),
         ("bank verify nowhere", "There is no bank in nowhere"),

@@ -43,6 +43,10 @@ LINES = [
     (["adapt", "--base", ""], {"one run", "other"}),
     (["adapt", "--data", "one"], {"one run", "onefile"}),
     (["adapt", "--base", "other", "--t"], {"--task", "--tolerance"}),
+    (["data", "prep"], {"prepare", "prepare-speech"}),
+    (["say", "--bank", "o"], {"one run", "other"}),
+    (["say", "--bank", "other", "--d"], {"--digits"}),
+    (["say", "one"], {"one run", "onefile"}),
 ]
 
 

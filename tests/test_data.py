@@ -103,7 +103,7 @@ def test_miniimagenet_by_the_command(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "the following arguments are required: {list,fetch,prepare}"),
+        ((), "the following arguments are required: {list,fetch,prepare,prepare-speech}"),
         (("get", "omniglot"), "invalid choice: 'get'"),
         (("fetch",), "the following arguments are required: name"),
         (("fetch", "cifar"), "choose from"),

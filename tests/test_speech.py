@@ -133,6 +133,13 @@ def test_sea_adapts_the_embedding_alone(tmp_path, data, monkeypatch):
         ("reptile", {"pretrained": "nowhere"}, "There is no model in nowhere/model; name the folder of a run"),
         ("reptile", {"data_dir": "nowhere"}, "There is no nowhere/audiomnist16k.npz"),
         ("reptile", {"num_test_tasks": 6}, "8 speakers cannot be split"),
+        (
+            "reptile",
+            {"held_out_support": (8, 9)},
+            "have 10 utterances each, of which 9 are to be adapted to and 2 to be",
+        ),
+        ("reptile", {"num_support": 9}, "have 10 utterances each, of which 9"),
+        ("reptile", {"spoken_digits": 3}, "1 strings of 3 are more than the 2 utterances to be judged by"),
     ],
 )
 def test_one_sentence_says_what_is_wrong(tmp_path, data, algorithm, changes, message):

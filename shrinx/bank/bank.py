@@ -1,12 +1,13 @@
 """The bank: one shared model and, for every task, only what changed."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from .._check import check_at_least, check_prior
 from .._modules import Modules
@@ -16,7 +17,7 @@ from .._select import Selection, module_names
 from .._types import AnyTree, Params
 from .base import Base, Index, read_index, write_base, write_index
 from .create import new_folder
-from .delta import POSTERIOR, Compression, check_compression
+from .delta import ABOUT, POSTERIOR, Compression, check_compression
 from .errors import BankError
 from .export import check_free, write_checkpoint, write_program
 from .posterior import AbstractPosterior, Structure, check_structure
@@ -196,6 +197,15 @@ class Bank:
         delta = self._store.read(name)
         size = sum(array.nbytes for array in delta.tensors.values())
         return TaskInfo(size, delta.encoding, delta.error, POSTERIOR in delta.tensors)
+
+    def describe(self, name: str, about: Mapping[str, np.ndarray]) -> None:
+        """Keep floating-point arrays that say something about a task, in place of earlier ones; `put` drops them."""
+        self._store.describe(name, about)
+
+    def about(self, name: str) -> dict[str, np.ndarray]:
+        """What `describe` was given for a task."""
+        tensors = self._store.read(name).tensors
+        return {key.removeprefix(ABOUT): array for key, array in tensors.items() if key.startswith(ABOUT)}
 
     def delete(self, name: str) -> None:
         """Remove a task for good."""

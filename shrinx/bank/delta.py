@@ -19,6 +19,9 @@ Part: TypeAlias = tuple[np.ndarray, ...]
 POSTERIOR = "posterior"
 """The array, beside the parameters, of a task that was stored with its posterior."""
 
+ABOUT = "about/"
+"""Beginning of the names of arrays that describe a task and are no parameters."""
+
 _EXACT = "exact"
 
 

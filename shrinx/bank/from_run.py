@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._prior import Prior
 from .._types import Data
 from ..experiments import find_experiment
 from ..runs import checkpoint
@@ -30,7 +31,8 @@ def bank_from_run(
 ) -> Bank:
     """A bank around what the finished run in `run` has learned.
 
-    `modules` are those the run has selected by default; `seed` counts the runs that were trained together from 0.
+    `modules` are those the run has selected by default, `["all"]` is all of them; `seed` counts the runs that were
+    trained together from 0.
     """
     config = read_json(run / "config.json")
     if not (run / "result.json").exists():
@@ -39,15 +41,29 @@ def bank_from_run(
     if not 0 <= seed < config["seeds"]:
         raise BankError(f"{run} has seeds 0 to {config['seeds'] - 1}, there is no {seed}.")
     model = {key: config[key] for key in ("experiment", "algorithm", "preset", "config")}
-    setup = setup_of_model(model)
-    keys = jax.vmap(jax.random.key)(jnp.arange(config["seeds"]))
+    experiment = find_experiment(model["experiment"]).module
+    if hasattr(experiment, "learned"):
+        if posterior is not None:
+            raise BankError(f"Banks of {model['experiment']} keep no posteriors: its tasks are too large for one.")
+        prior, more = experiment.learned(config_of_model(model), run, result)
+        model |= more
+    else:
+        prior = _last_prior(run, setup_of_model(model), config["seeds"], seed)
+    chosen = modules or [module["name"] for module in result["modules"] if module["selected"]]
+    if list(chosen) == ["all"]:
+        chosen = prior.modules.names
+    if not chosen:
+        raise BankError(f"{run} has selected no modules: name those that tasks may change, or all, with --modules.")
+    return Bank.create(path, prior, chosen, compression=compression, posterior=posterior, model=model)
+
+
+def _last_prior(run: Path, setup: Setup, seeds: int, seed: int) -> Prior:
+    keys = jax.vmap(jax.random.key)(jnp.arange(seeds))
     like = jax.vmap(lambda key: setup.learner.init(setup.init(key)))(keys)
     restored = checkpoint.restore(run / "checkpoints", like)
     if restored is None:
         raise BankError(f"{run} has no checkpoint to take the model from; run it again.")
-    prior = jax.tree.map(lambda leaf: leaf[seed], restored[1].prior)
-    chosen = modules or [module["name"] for module in result["modules"] if module["selected"]]
-    return Bank.create(path, prior, chosen, compression=compression, posterior=posterior, model=model)
+    return jax.tree.map(lambda leaf: leaf[seed], restored[1].prior)
 
 
 def setup_of(bank: Bank) -> Setup:
@@ -90,21 +106,19 @@ def read_data(path: Path, setup: Setup, num_tasks: int | None) -> Data:
 
 def setup_of_model(model: dict[str, Any]) -> Setup:
     """The experiment that made the model, as a bank remembers it."""
-    experiment = find_experiment(model["experiment"])
-    if not hasattr(experiment.module, "setup"):
-        raise BankError(
-            f"Runs of {model['experiment']} are not made of one meta-learning loop, which this command needs: "
-            "load what they have learned in Python, and make the bank with `shrinx.Bank.create`."
-        )
-    kind = type(experiment.config(model["algorithm"], model["preset"]))
+    return find_experiment(model["experiment"]).module.setup(config_of_model(model))
+
+
+def config_of_model(model: dict[str, Any]) -> Any:
+    """The configuration of the run that made the model."""
+    kind = type(find_experiment(model["experiment"]).config(model["algorithm"], model["preset"]))
     fields = {name: tuple(value) if isinstance(value, list) else value for name, value in model["config"].items()}
     try:
-        config = kind(**fields)
+        return kind(**fields)
     except TypeError as error:
         raise BankError(
             f"The settings of {model['experiment']} are those of another shrinx version ({error})."
         ) from error
-    return experiment.module.setup(config)
 
 
 def _names(data: Data) -> list[str]:

@@ -6,10 +6,13 @@ A task's own file counts before the pack, which is older.
 """
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .delta import Delta
+import numpy as np
+
+from .delta import ABOUT, Delta
 from .errors import BankError, DamagedError
 from .lock import locked
 from .names import check_name, file_name
@@ -62,6 +65,14 @@ class Store:
         check_name(name)
         with locked(self.path, shared=True):
             self._write(name, delta)
+
+    def describe(self, name: str, about: Mapping[str, np.ndarray]) -> None:
+        """Keep arrays beside a task's parameters, in place of those that were there."""
+        with locked(self.path):
+            delta = self.read(name)
+            parameters = {key: array for key, array in delta.tensors.items() if not key.startswith(ABOUT)}
+            described = {f"{ABOUT}{key}": array for key, array in about.items()}
+            self._write(name, Delta({**parameters, **described}, delta.encoding, delta.error))
 
     def delete(self, name: str) -> None:
         check_name(name)

@@ -19,6 +19,8 @@ SHORTEST = 20
 """Frames an utterance must have: 0.1 s."""
 SILENCE = 0
 """The phone that is none."""
+NO_DIGIT = 255
+"""The digit of an utterance that is none: other words, or several."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,8 @@ class SpokenDigits:
     - `samples`: mu-law, frame by frame.
     - `f0`: pitch of each frame in Hz, 0 where unvoiced.
     - `phone`: index into `phones`, whose first is silence.
-    - `speaker`, `digit`, `take`: of each utterance.
-    - `gender`: of each speaker; empty if unknown.
+    - `speaker`, `digit`, `take`: of each utterance; the digit may be `NO_DIGIT`.
+    - `gender`, `name`: of each speaker; empty if unknown.
     """
 
     samples: UInt8[np.ndarray, "frames 80"]
@@ -43,6 +45,7 @@ class SpokenDigits:
     take: Int[np.ndarray, " utterances"]
     phones: tuple[str, ...]
     gender: dict[int, str]
+    name: dict[int, str]
 
     @property
     def speakers(self) -> tuple[int, ...]:
@@ -64,19 +67,21 @@ def load_speech(data_dir: str | Path | None = None) -> SpokenDigits:
 
     **Arguments:**
 
-    - `data_dir`: a folder; `$SHRINX_DATA` or the user's cache directory if not given.
+    - `data_dir`: a folder, or a file as `shrinx data prepare-speech` writes it; `$SHRINX_DATA` or the user's cache
+      directory if not given.
 
     **Returns:**
 
     The utterances. A missing or foreign file is a `UserError` that says what to do.
     """
-    path = data_folder(data_dir) / FILE
+    path = data_folder(data_dir)
+    path = path if path.suffix == ".npz" else path / FILE
     if not path.is_file():
         raise UserError(f"There is no {path}; put {FILE} there (docs/data.md says what it holds), or set {VARIABLE}.")
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
-        return _checked(arrays)
+        return spoken_digits(arrays)
     except Exception as error:  # zipfile, zlib, json and numpy raise a dozen different things for a foreign file.
         raise UserError(f"{path} is damaged or no spoken digits ({error}); get it anew.") from error
 
@@ -110,7 +115,8 @@ def speaker_split(
     return SpeakerSplit(train=random.permutation(train)[:wanted], validation=validation, test=test)
 
 
-def _checked(arrays: dict[str, np.ndarray]) -> SpokenDigits:
+def spoken_digits(arrays: dict[str, np.ndarray]) -> SpokenDigits:
+    """The arrays of a file, checked: a `ValueError` says what is wrong with them."""
     frames, count = len(arrays["f0"]), len(arrays["speaker"])
     expected: dict[str, tuple[Any, tuple[int, ...]]] = {
         "audio": (np.uint8, (HOP * frames,)),
@@ -139,6 +145,7 @@ def _checked(arrays: dict[str, np.ndarray]) -> SpokenDigits:
         **{name: _integers(arrays[name]) for name in ("speaker", "digit", "take")},
         phones=tuple(arrays["phones"].tolist()),
         gender={int(speaker): str(about.get("gender", "")).lower() for speaker, about in described.items()},
+        name={int(speaker): str(about.get("name", "")) for speaker, about in described.items()},
     )
 
 

@@ -23,7 +23,6 @@ from rich.console import Console
 from .._modules import by_layer
 from .._prior import Prior
 from ..data.speech import load_speech, speaker_split
-from ..models.conditioning import Conditioning
 from ..models.wavenet import WaveNet
 from ..runs.errors import UserError
 from ..runs.folder import RunFolder
@@ -33,6 +32,8 @@ from ..runs.trackers import Tracker
 from ..runs.tune import Range
 from ..tasks.speech import draw_strings, recordings_of
 from .algorithms import LearnerConfig, make_learner
+from .speech_network import for_a_new_speaker, network_of
+from .speech_network import learned as learned
 from .speech_results import Evaluation
 from .speech_training import Trainer, advance_with, mixed_trainer, task_trainer
 
@@ -95,7 +96,7 @@ class Config(LearnerConfig):
     chunk: int = 20
     """Updates between checkpoints."""
     data_dir: str | None = None
-    """Where audiomnist16k.npz is; the folder SHRINX_DATA by default."""
+    """Where audiomnist16k.npz is, or a file that `data prepare-speech` wrote; the folder SHRINX_DATA by default."""
 
 
 def preset_config(algorithm: str, preset: str) -> Config:
@@ -146,6 +147,10 @@ def preset_config(algorithm: str, preset: str) -> Config:
         num_frames=20,
         test_strings=2,
         test_frames=50,
+        # As many of both, so that adapting to them is one program.
+        num_validation_speakers=4,
+        num_test_tasks=4,
+        held_out_support=(80,),
         spoken_strings=1,
         spoken_digits=2,
         num_selected=4,
@@ -171,10 +176,11 @@ def run(config: Config, folder: RunFolder, console: Console | None, trackers: tu
         raise UserError(f"{config.algorithm} does not train by itself: name a trained run's folder with --pretrained.")
     digits = load_speech(config.data_dir)
     recordings = recordings_of(digits)
+    _check_enough(config, recordings.starts.shape[-1])
     split = speaker_split(
         digits, seed=config.seed, num_validation=config.num_validation_speakers, num_test=config.num_test_tasks
     )
-    network = _network(config, num_phones=len(digits.phones), num_train=len(split.train))
+    network = network_of(config, num_phones=len(digits.phones), num_train=len(split.train))
     init_key, train_key, test_key = (jax.random.fold_in(jax.random.key(config.seed), part) for part in range(3))
     prior = _start(config, network, init_key)
     trainer = _trainer(config, network)
@@ -188,22 +194,23 @@ def run(config: Config, folder: RunFolder, console: Console | None, trackers: tu
         console=console,
         trackers=trackers,
     )
-    network, prior = _for_a_new_speaker(network, trainer.prior(state))
+    network, prior = for_a_new_speaker(network, trainer.prior(state))
     evaluation = Evaluation(config, network, prior, recordings, split, folder.path, test_key, console)
     return {**evaluation.result(), "seconds": round(seconds, 1)}
 
 
-def _network(config: Config, *, num_phones: int, num_train: int) -> WaveNet:
-    return WaveNet(
-        dilations=config.cycles * tuple(2**power for power in range(config.blocks_per_cycle)),
-        residual_channels=config.residual_channels,
-        skip_channels=config.skip_channels,
-        output_channels=config.output_channels,
-        conditioning=Conditioning(num_phones),
-        num_speakers=num_train if config.algorithm.startswith("sea") else None,
-        dtype=config.dtype,
-        remat=config.remat,
-    )
+def _check_enough(config: Config, count: int) -> None:
+    most, judged_by = max(config.num_support, *config.held_out_support), config.num_query
+    if most + judged_by > count:
+        raise UserError(
+            f"The speakers have {count} utterances each, of which {most} are to be adapted to and {judged_by} to be "
+            "judged by: lower --num-support, --held-out-support or --num-query."
+        )
+    if config.spoken_strings * config.spoken_digits > judged_by:
+        raise UserError(
+            f"{config.spoken_strings} strings of {config.spoken_digits} are more than the {judged_by} utterances to be "
+            "judged by: lower --spoken-strings or --spoken-digits."
+        )
 
 
 def _start(config: Config, network: WaveNet, key: jax.Array) -> Prior:
@@ -238,11 +245,3 @@ def _trainer(config: Config, network: WaveNet) -> Trainer:
         num_support=config.num_support,
         num_query=config.num_query,
     )
-
-
-def _for_a_new_speaker(network: WaveNet, prior: Prior) -> tuple[WaveNet, Prior]:
-    """A table of speakers shrinks to one row, their mean: where the new speaker's embedding starts from."""
-    if network.num_speakers is None:
-        return network, prior
-    mean = {**prior.mean, "speaker": {"table": jnp.mean(prior.mean["speaker"]["table"], axis=0, keepdims=True)}}
-    return replace(network, num_speakers=1), Prior.create(mean, modules=by_layer(mean), variance=math.inf)

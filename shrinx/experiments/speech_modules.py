@@ -61,10 +61,21 @@ def variance_figure(network: WaveNet, prior: Prior) -> dict[str, Any]:
         ]
         blocks, values = zip(*here, strict=True) if here else ((), ())
         series.append({"label": kind, "x": list(blocks), "y": [finite(float(value)) for value in values]})
+    last = len(network.block_names)
+    ends = {"input": -2, "input_skip": -1, "output0": last, "output1": last + 1}
+    series.append(
+        {
+            "label": "input, output",
+            "x": list(ends.values()),
+            "y": [finite(float(variances[name])) for name in ends],
+            "style": "points",
+        }
+    )
     return {
         "name": "blocks",
         "title": "Variance of each layer",
-        "caption": "How far the layers of each block move from voice to voice.",
+        "caption": "How far the layers of each block move from voice to voice; before the first block the two input "
+        "layers, after the last the two output layers.",
         "x_label": "block",
         "y_label": "σ²",
         "y_log": True,

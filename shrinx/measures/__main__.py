@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..runs.errors import UserError
 from ..runs.files import write_json
-from .judge import MEASURES, judge
+from .judge import FILE, MEASURES, judge
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -22,7 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         print(f"shrinx: {error.name} is missing: pip install 'shrinx[speech-metrics]'.", file=sys.stderr)
         return 2
-    write_json(parsed.run / "measures.json", result)
+    write_json(parsed.run / FILE, result)
     for measure, methods in result.items():
         for method, score in methods.items():
             print(f"{measure:15s} {method:16s} {_shown(score['mean'])} ± {_shown(score['ci95'])}")

@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Float
 
 from ..data.speech import RATE
+from ..data.transcripts import WORDS
 
-WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 # Wider than the defaults, which lose the right path in strings of several words.
 _BEAMS = {"beam": 1e-80, "pbeam": 1e-80, "wbeam": 1e-60}
 

@@ -8,13 +8,14 @@ import numpy as np
 from jaxtyping import Int, UInt8
 
 from ..data.audio import decode
-from ..data.speech import HOP
+from ..data.speech import HOP, NO_DIGIT
 from ..runs.errors import UserError
 from ..runs.statistics import finite, half_width
 from .intelligibility import digit_accuracy, heard_digits
 from .naturalness import predicted_mos
 from .similarity import bounds, d_vectors, similarity
 
+FILE = "measures.json"
 Waves = list[np.ndarray]
 ByMethod = dict[str, list[Waves]]
 """Strings of every speaker, for every method; `real` is what speakers said themselves."""
@@ -48,6 +49,11 @@ def read_voices(run: Path) -> tuple[ByMethod, list[list[tuple[int, ...]]]]:
     return {method: [voices[speaker] for speaker in order] for method, voices in complete.items()}, digits
 
 
+def read_speakers(run: Path) -> tuple[int, ...]:
+    """Who speaks, in the order of `read_voices`."""
+    return tuple(_load(run / "voices" / "reference.npz")["speakers"].tolist())
+
+
 def _similarities(spoken: ByMethod, digits: Any) -> dict[str, list[np.ndarray]]:
     vectors = {method: [d_vectors(strings) for strings in voices] for method, voices in spoken.items()}
     real = vectors.pop("real")
@@ -69,6 +75,8 @@ def _naturalness(spoken: ByMethod, digits: Any) -> dict[str, list[np.ndarray]]:
 
 
 def _accuracies(spoken: ByMethod, digits: Any) -> dict[str, list[np.ndarray]]:
+    if any(digit == NO_DIGIT for strings in digits for string in strings for digit in string):
+        raise UserError("Not all that is said are single digits: leave this measure out with --only.")
     return {
         method: [
             np.array([digit_accuracy(heard_digits(strings, len(said[0])), said)])

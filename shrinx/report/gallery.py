@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-from . import comparison, figures, sentences
+from . import comparison, figures, sentences, speech
 from .load import LoadedRun
 from .numbers import clean
 from .svg import to_svg
@@ -32,9 +32,10 @@ def run_drawings(run: LoadedRun) -> tuple[Drawing, ...]:
     plans: list[_Plan] = [
         ("scores", "Held-out tasks", figures.scores(result), lambda: sentences.on_scores(result)),
         ("variances", "Variance of each module", figures.variances(result), lambda: sentences.on_variances(result)),
-        ("adaptation", "Adapting longer", figures.adaptation(result), lambda: sentences.on_adaptation(result)),
+        *_adaptation(run),
         ("examples", "Example predictions", figures.examples(result), sentences.on_examples),
     ]
+    plans += _speech([run])
     for name, extra in zip(extra_names(result), result.get("figures") or (), strict=True):
         title, caption = clean(extra.get("title") or extra["name"]), clean(extra.get("caption") or "")
         plans.append((name, title, figures.extra(extra), lambda caption=caption: caption))
@@ -76,11 +77,32 @@ def comparison_drawings(runs: list[LoadedRun]) -> tuple[Drawing, ...]:
     plans.append(
         ("variances", "Variance of each module", comparison.variances(runs), sentences.on_compared_variances)
     )  # fmt: skip
+    plans += _speech(runs)
     for extra in comparison.overlays(runs):
         caption = clean(extra.get("caption") or "")
         name, title = f"overlay-{slug(extra['name'])}", clean(extra.get("title") or extra["name"])
         plans.append((name, title, figures.extra(extra), lambda caption=caption: caption))
     return _drawings(plans)
+
+
+def _adaptation(run: LoadedRun) -> list[_Plan]:
+    """Speech runs have curves of their own kind."""
+    if speech.is_speech(run):
+        return []
+    result = run.result
+    return [("adaptation", "Adapting longer", figures.adaptation(result), lambda: sentences.on_adaptation(result))]
+
+
+def _speech(runs: list[LoadedRun]) -> list[_Plan]:
+    found = [(name, title, figure, lambda text=text: text) for name, title, figure, text in speech.plans(runs)]
+    if len(runs) == 1:
+        return found
+    # Which layers learn the voice is every run's own matter: these figures do not overlay.
+    blocks = [(run, extra) for run in runs for extra in run.result.get("figures") or () if speech.is_speech(run)]
+    for run, extra in blocks:
+        name, title = f"{slug(extra['name'])}-{slug(run.name)}", f"{clean(extra['title'])}: {clean(run.name)}"
+        found.append((name, title, figures.extra(extra), lambda text=clean(extra["caption"]): text))
+    return found
 
 
 def _drawings(plans: Iterable[_Plan]) -> tuple[Drawing, ...]:

@@ -1,6 +1,6 @@
 """Reading the folder of a finished run."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,7 @@ from ..runs.errors import UserError
 from ..runs.folder import FORMAT, read_json, read_metrics
 from .numbers import clean
 from .schema import CONFIG, RESULT, ROW, mismatch, uneven
+from .voices import Voices, load_voices
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,8 @@ class LoadedRun:
     environment: dict[str, Any]
     metrics: tuple[dict[str, Any], ...]
     result: dict[str, Any]
+    voices: Voices | None = None
+    """What a speech run has said."""
 
     @property
     def experiment(self) -> str:
@@ -60,6 +63,7 @@ def load_run(path: Path) -> LoadedRun:
         environment=read_json(environment) if environment.exists() else {},
         metrics=_metrics(path),
         result=result,
+        voices=load_voices(path),
     )
 
 
@@ -68,15 +72,7 @@ def load_runs(paths: list[Path]) -> list[LoadedRun]:
     runs = [load_run(path) for path in paths]
     names = [run.name for run in runs]
     return [
-        run
-        if names.count(run.name) == 1
-        else LoadedRun(
-            name=f"{run.name} ({names[: index + 1].count(run.name)})",
-            config=run.config,
-            environment=run.environment,
-            metrics=run.metrics,
-            result=run.result,
-        )
+        run if names.count(run.name) == 1 else replace(run, name=f"{run.name} ({names[: index + 1].count(run.name)})")
         for index, run in enumerate(runs)
     ]
 

@@ -10,10 +10,13 @@ from . import sentences
 from .gallery import Drawing, comparison_drawings, run_drawings
 from .load import LoadedRun
 from .numbers import clean, duration, known, percent, short, with_interval
+from .players import columns_of, listen
 from .sheet import CSS
+from .speech import judged
 from .svg import inline
 from .tables import comparison_tables, run_tables
 
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:"
 LARGEST_DOWNLOAD = 200_000
 """Tables with more characters than this stay beside the page, in `tables/`."""
 
@@ -36,8 +39,9 @@ def run_page(run: LoadedRun, drawings: Iterable[Drawing], tables: dict[str, str]
         notes=(sentences.spread(run), _made(run)),
         sections=(
             _key_numbers(run),
+            _section("Listen", listen(columns_of([run]))),
             _figures(drawings),
-            _section("Numbers", _scores(run), _modules(run), _downloads(tables)),
+            _section("Numbers", _judged([run]), _scores(run), _modules(run), _downloads(tables)),
             _section("Configuration", _settings(run)),
             _section("How to repeat", _repeat(run)),
         ),
@@ -52,8 +56,9 @@ def comparison_page(runs: list[LoadedRun], drawings: Iterable[Drawing], tables: 
         lead=sentences.comparison_headline(runs),
         notes=("± is half the 95 % interval of the mean.",),
         sections=(
+            _section("Listen", listen(columns_of(runs))),
             _figures(drawings),
-            _section("Numbers", _compared_scores(runs), _compared_variances(runs), _downloads(tables)),
+            _section("Numbers", _judged(runs), _compared_scores(runs), _compared_variances(runs), _downloads(tables)),
             _section("Configuration", _compared_settings(runs)),
             _section("How to repeat", _compared_repeat(runs)),
         ),
@@ -68,7 +73,7 @@ def _document(title: str, kicker: str, lead: str, notes: Iterable[str], sections
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
 <link rel="icon" href="data:,">
 <title>{_text(title)} – {_text(kicker)}</title>
 <style>
@@ -194,6 +199,12 @@ def _scores(run: LoadedRun) -> str:
     table = [[name, with_interval(score), *([_range(score)] if widths else [])] for name, score in rows]
     header = ["Adapted", metric.capitalize(), *(["Range over seeds"] if widths else [])]
     return _table(f"Held-out {metric}; {sentences.better(run.result)}", header, table)
+
+
+def _judged(runs: list[LoadedRun]) -> str:
+    """What the measures say of the voices of speech runs."""
+    header, rows = judged(runs)
+    return _table("Voices of test speakers, mean over speakers", header, rows)
 
 
 def _range(score: dict[str, Any]) -> str:

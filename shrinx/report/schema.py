@@ -58,6 +58,7 @@ RESULT = Record(
         "curves": CURVES,
         "examples": [EXAMPLE],
         "figures": [EXTRA],
+        "speech": Record({"stops": Named(int)}),
     },
 )
 CONFIG = Record(

@@ -42,6 +42,15 @@ h3 { margin: 0 0 0.5rem; font: 600 1rem/1.35 var(--sans); }
 figure { margin: 0; min-width: 0; max-width: 34rem; break-inside: avoid; }
 figure svg { display: block; width: 100%; height: auto; }
 figcaption { margin-top: 0.6rem; font-size: 0.9688rem; line-height: 1.5; }
+.hint { margin: 0 0 1.4rem; max-width: 42rem; color: var(--soft); font: 400 0.875rem/1.5 var(--sans); }
+.clips {
+  display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 15rem), 1fr)); gap: 0.9rem 1.5rem;
+  margin: 0 0 1.8rem; font: 400 0.875rem/1.4 var(--sans);
+}
+.clip { min-width: 0; }
+.clip p { margin: 0 0 0.25rem; }
+.clip p:last-child { margin: 0.25rem 0 0; color: var(--soft); font-size: 0.8125rem; }
+.clip audio { display: block; width: 100%; height: 2.4rem; }
 .table { max-width: 100%; margin: 0 0 2rem; overflow-x: auto; }
 .tall { max-height: 32rem; overflow-y: auto; }
 .table:focus-visible, a:focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
@@ -74,6 +83,6 @@ a { color: var(--accent); text-underline-offset: 0.15em; }
   th, td { white-space: normal !important; }
   h2, h3, thead { break-after: avoid; }
   tr, pre { break-inside: avoid; }
-  .downloads { display: none; }
+  .downloads, .clip audio { display: none; }
 }
 """

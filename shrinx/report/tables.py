@@ -27,6 +27,7 @@ def run_tables(run: LoadedRun) -> dict[str, str]:
         "curves": curves(result),
         "training": training(run.metrics),
         "variances": variances(run.metrics, result),
+        "measures": measures([run]),
         **dict(zip(extra_names(result), map(extra_series, result.get("figures") or ()), strict=True)),
     }
     return {f"{name}.csv": csv_text(rows) for name, rows in tables.items() if len(rows) > 1}
@@ -100,6 +101,23 @@ def variances(rows: Iterable[dict[str, Any]], result: dict[str, Any]) -> list[li
     ]
 
 
+def measures(runs: list[LoadedRun]) -> list[list[Any]]:
+    """What voices were judged by, of each test speaker."""
+    listed = [
+        (run.name, measure, method, score)
+        for run in runs
+        if run.voices is not None
+        for measure, methods in run.voices.measures.items()
+        for method, score in methods.items()
+    ]
+    most = max((len(score.get("values") or ()) for *_, score in listed), default=0)
+    header = ["run", "measure", "voice", "mean", "ci95", *(f"speaker {index}" for index in range(most))]
+    return [header] + [
+        [run, measure, method, score["mean"], score.get("ci95"), *_padded(score.get("values"), most)]
+        for run, measure, method, score in listed
+    ]
+
+
 def extra_series(extra: dict[str, Any]) -> list[list[Any]]:
     """The points of a figure that the experiment asked for."""
     table: list[list[Any]] = [["series", "x", "y", "low", "high"]]
@@ -112,7 +130,7 @@ def extra_series(extra: dict[str, Any]) -> list[list[Any]]:
 
 def comparison_tables(runs: list[LoadedRun]) -> dict[str, str]:
     """Scores and variances of several runs, one column or row per run."""
-    tables = {"scores": run_scores(runs), "variances": run_variances(runs)}
+    tables = {"scores": run_scores(runs), "variances": run_variances(runs), "measures": measures(runs)}
     return {f"{name}.csv": csv_text(rows) for name, rows in tables.items() if len(rows) > 1}
 
 
@@ -149,6 +167,7 @@ def slug(name: str) -> str:
 def extra_names(result: dict[str, Any]) -> list[str]:
     """File names for the figures that the experiment asks for: no two alike, none that another figure or table has."""
     taken = {"scores", "modules", "curves", "training", "variances", "adaptation", "training-variances", "examples"}
+    taken |= {"measures", "steps", "similarity", "spectrograms"}
     names = []
     for extra in result.get("figures") or ():
         base = slug(extra["name"])
