@@ -170,10 +170,19 @@ def final_state(path: Path) -> list[np.ndarray]:
 
 
 COMMAND = [sys.executable, "-m", "shrinx.cli", "run", "sinusoid", "--algorithm", "sigma-reptile", *TOY, "--hidden", "4"]
-COMMAND += ["--num-updates", "40000", "--seeds", "2"]  # Too many to be through before a busy machine interrupts them.
+COMMAND += ["--num-updates", "16000", "--seeds", "2"]
+
+
+@pytest.fixture
+def interruptible():
+    """Processes heed Ctrl-C, which those of a shell's background jobs are started to ignore."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("interruptible")
 def test_ten_interruptions_change_no_bit(tmp_path):
     """Ctrl-C, kill and kill -9 at random moments; the state in the end is that of the run nobody touched."""
     env = {**os.environ, "JAX_PLATFORMS": "cpu"}
