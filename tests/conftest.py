@@ -52,6 +52,24 @@ def relaxed():
 
 
 @pytest.fixture
+def prior():
+    """A small network's, for tests of banks."""
+    from bank_models import sinusoid_prior  # Not before pytest has the package's annotations checked.
+
+    return sinusoid_prior(8)
+
+
+@pytest.fixture
+def bank(prior, tmp_path):
+    """An empty one of its first layer."""
+    from bank_models import SELECTED
+
+    import shrinx as sx
+
+    return sx.Bank.create(tmp_path / "bank", prior, SELECTED)
+
+
+@pytest.fixture
 def x64():
     with jax.enable_x64(True):
         yield

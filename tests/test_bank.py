@@ -4,23 +4,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
-from bank_models import SELECTED, assert_same, files_of, moved, sinusoid_prior
+from bank_models import SELECTED, assert_same, files_of, moved
 
 import shrinx as sx
 from shrinx.bank import BankError
 from shrinx.bank.delta import check_compression
 from shrinx.bank.posterior import check_structure
 from shrinx.models import mlp
-
-
-@pytest.fixture
-def prior():
-    return sinusoid_prior(8)
-
-
-@pytest.fixture
-def bank(prior, tmp_path):
-    return sx.Bank.create(tmp_path / "bank", prior, SELECTED)
 
 
 @pytest.mark.parametrize("packed", [False, True])

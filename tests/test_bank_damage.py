@@ -8,22 +8,12 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
-from bank_models import SELECTED, assert_same, files_of, moved, sinusoid_prior
+from bank_models import SELECTED, assert_same, files_of, moved
 
 import shrinx as sx
 from shrinx.bank import BankError, DamagedError
 from shrinx.bank.safetensors import TensorFile
 from shrinx.models import mlp
-
-
-@pytest.fixture
-def prior():
-    return sinusoid_prior(8)
-
-
-@pytest.fixture
-def bank(prior, tmp_path):
-    return sx.Bank.create(tmp_path / "bank", prior, SELECTED)
 
 
 def flip(path, position):

@@ -16,16 +16,6 @@ from shrinx.models import mlp
 from shrinx.models.conv import ConvNet
 
 
-@pytest.fixture
-def prior():
-    return sinusoid_prior(8)
-
-
-@pytest.fixture
-def bank(prior, tmp_path):
-    return sx.Bank.create(tmp_path / "bank", prior, SELECTED)
-
-
 @pytest.mark.parametrize(
     ("compression", "share", "largest"), [("float16", 0.5, 1e-3), ("bfloat16", 0.5, 1e-2), ("int8", 0.25, 1e-2)]
 )
