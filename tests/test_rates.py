@@ -8,6 +8,7 @@ import pytest
 
 import shrinx as sx
 from shrinx.experiments.algorithms import LearnerConfig, make_learner
+from shrinx.runs.errors import UserError
 
 UPDATES = 10
 
@@ -29,6 +30,10 @@ def trace(loss_fn, **settings) -> list[float]:
 
 def slope(params, data):
     return params * jnp.sum(data)
+
+
+def quadratic(params, data):
+    return jnp.sum((params - data) ** 2)
 
 
 def flat(params, data):
@@ -56,3 +61,26 @@ def test_weight_decay(optimiser):
     """A module that no loss depends on goes to zero by the factor 1 - rate x decay."""
     means = trace(flat, mean_optimiser=optimiser, mean_rate=0.5, weight_decay=0.1)
     assert means == pytest.approx([0.95**n for n in range(UPDATES + 1)], rel=1e-5)
+
+
+def test_variances_settle():
+    """They move in the first half of the updates and stay in the second, while the mean moves on."""
+    config = LearnerConfig("sigma-reptile", num_updates=UPDATES, inner_steps=3, inner_rate=0.1, settle=0.5)
+    learner = make_learner(config)
+    tasks = sx.Task(support=jnp.array([[1.0], [2.0]]), query=jnp.array([[1.5], [1.0]]))
+
+    def update(state, step):
+        state, _ = learner.update(quadratic, state, tasks, key=jax.random.fold_in(jax.random.key(0), step))
+        return state, (state.prior.log_variance[0], state.prior.mean)
+
+    with jax.numpy_dtype_promotion("standard"):
+        _, (variances, means) = jax.lax.scan(update, learner.init(sx.Prior.create(jnp.ones(()))), jnp.arange(UPDATES))
+    moved = [before != after for before, after in pairwise(variances.tolist())]
+    assert moved == [True] * 4 + [False] * 5
+    assert len(set(means.tolist())) == UPDATES
+
+
+@pytest.mark.parametrize("share", [0.0, -0.5, 1.5])
+def test_settle_is_a_share(share):
+    with pytest.raises(UserError, match="share of the updates"):
+        make_learner(LearnerConfig("sigma-maml", settle=share))

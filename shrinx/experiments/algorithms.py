@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+import jax.numpy as jnp
 import optax
 
 from .._adjoint import Unroll
@@ -12,6 +13,7 @@ from .._learner import Learner
 from .._linear import CG
 from .._solver import AbstractSolver, ProximalAdam, ProximalGD
 from .._types import SampleFn
+from ..runs.errors import UserError
 
 SIGMA = ("sigma-maml", "sigma-imaml", "sigma-reptile")
 PLAIN = ("maml", "imaml", "reptile")
@@ -45,6 +47,8 @@ class LearnerConfig:
     """Factor by which both rates fall exponentially over the whole run, besides."""
     warmup: int = 0
     """Hold the variances for so many updates."""
+    settle: float = 1.0
+    """Share of the updates after which the variances stay: their rate falls as if the run ended there."""
     variance: float = 1.0
     """Initial variance of every module; for imaml its constant 1/λ."""
     regulariser: float = 1e-5
@@ -82,15 +86,10 @@ def make_solver(config: LearnerConfig) -> AbstractSolver:
 def make_learner(
     config: LearnerConfig, *, sample: SampleFn | None = None, query_sample: SampleFn | None = None
 ) -> Learner:
-    def rate(peak: Any) -> Any:
-        falling = int(config.decay * config.num_updates)
-        if not falling and config.fall == 1:
-            return peak
-        linear = optax.linear_schedule(peak, 0.0, falling, transition_begin=config.num_updates - falling)
-        exponential = optax.exponential_decay(1.0, config.num_updates, 1 / config.fall)
-        return lambda count: linear(count) * exponential(count)
-
-    mean_rate = rate(config.mean_rate)
+    if not 0 < config.settle <= 1:
+        raise UserError(f"`settle` is a share of the updates, above 0 and at most 1; got {config.settle:g}.")
+    mean_rate = _schedule(config, config.mean_rate, config.num_updates)
+    variance_rate = _schedule(config, config.variance_rate, int(config.settle * config.num_updates))
     # Decoupled from Adam's normalisation, as in AdamW.
     optimiser = optax.chain(
         optax.scale_by_adam(eps=config.mean_epsilon) if config.mean_optimiser == "adam" else optax.identity(),
@@ -106,7 +105,7 @@ def make_learner(
         "query_sample": query_sample,
     }
     cg = CG(max_steps=config.cg_steps, damping=config.damping)
-    adam = optax.adam(rate(config.variance_rate))
+    adam = optax.adam(variance_rate)
     adjoint = Unroll(last=config.last_steps) if config.last_steps else None
     learned = {"variance_optimiser": adam, "warmup": config.warmup, "regulariser": config.regulariser}
     match config.algorithm:
@@ -127,3 +126,13 @@ def make_learner(
         case "meta-sgd":
             return meta_sgd(solver, rate_optimiser=adam, **common)
     raise ValueError(f"Unknown algorithm {config.algorithm!r}.")
+
+
+def _schedule(config: LearnerConfig, peak: Any, num_updates: int) -> Any:
+    """A rate that falls as the configuration says, and is zero from `num_updates` on."""
+    falling = int(config.decay * num_updates)
+    if not falling and config.fall == 1 and num_updates == config.num_updates:
+        return peak
+    linear = optax.linear_schedule(peak, 0.0, falling, transition_begin=num_updates - falling)
+    exponential = optax.exponential_decay(1.0, num_updates, 1 / config.fall)
+    return lambda count: jnp.where(count < num_updates, linear(count) * exponential(count), 0.0)
