@@ -97,15 +97,15 @@ def _evaluate(
         for condition, prior, selection, part in zip(conditions, learned, chosen, parts, strict=True)
     ]
     shown = found[reference]
-    scores = shown["test"]
+    scores, alone = shown["test"], [label for label, members in setup.subsets.items() if tuple(members) == (label,)]
     return {
         "metric": metric_as_json(setup),
         "modules": modules_as_json(learned[reference], chosen[reference]),
         "fraction": chosen[reference].fraction,
         "test": {
             **{label: scores[label] for label in ("before", "all", "selected")},
-            "only": {label: scores[label] for label, members in setup.subsets.items() if tuple(members) == (label,)},
-            "subsets": {label: scores[label] for label in setup.subsets},
+            "only": {label: scores[label] for label in alone},
+            "subsets": {label: scores[label] for label in setup.subsets if label not in alone},
         },
         **({"curves": shown["curves"]} if long else {}),
         "reference": dict(conditions[reference].about),
