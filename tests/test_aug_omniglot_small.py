@@ -8,6 +8,7 @@ from itertools import product
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from data_files import omniglot_folder
@@ -19,20 +20,23 @@ from shrinx.models.conv import ConvNet
 from shrinx.runs import stages
 from shrinx.runs.conditions import lanes_of
 from shrinx.runs.errors import UserError
+from shrinx.runs.execute import execute
+from shrinx.runs.folder import Request, RunFolder, read_metrics
 from shrinx.runs.meta import draw
+from shrinx.runs.training import Lanes, train
 from shrinx.tasks.images import ABSENT
 
-TOY = ["--num-updates", "4", "--inner-steps", "3", "--adapt-steps", "2", "--num-test-tasks", "3"]
-TOY += ["--tasks-per-update", "2", "--num-filters", "2", "--query-batch-size", "4", "--batch-size", "4"]
-CONDITIONS = ["--alphabets", "5", "3", "--instances", "15", "1", "--num-alphabets", "3", "--num-instances", "1"]
-RATES = ["--inner-rates", "0.03", "0.4", "--mean-rates", "1.4e-4", "1e-3", "--pairs-at-once", "1"]
+TOY = {"num_updates": 4, "inner_steps": 3, "adapt_steps": 2, "num_test_tasks": 3, "tasks_per_update": 2}
+TOY |= {"num_filters": 2, "query_batch_size": 4, "batch_size": 4, "dtype": "float32"}
+TWO = {"alphabets": (5, 3), "instances": (15, 1), "num_alphabets": 3}
+SEEDS = range(2)
 
 pytestmark = pytest.mark.usefixtures("relaxed")
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return omniglot_folder(tmp_path_factory.mktemp("data"))
+    return str(omniglot_folder(tmp_path_factory.mktemp("data")))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -43,24 +47,29 @@ def one_block():
         yield
 
 
-def run(out, data, *more, algorithm="sigma-reptile", experiment="aug-omniglot-small"):
-    command = ["run", experiment, "--algorithm", algorithm, "--data-dir", str(data), "--out", str(out), *TOY, *more]
-    assert main(command) == 0
-    return json.loads((out / "result.json").read_text())
+def config(preset="slices", algorithm="sigma-reptile", **changes):
+    return replace(aug_omniglot_small.preset_config(algorithm, preset), **changes)
+
+
+def request(settings):
+    return Request("aug-omniglot-small", settings.algorithm, "quick", len(SEEDS), settings)
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory, data):
-    """A run of two conditions and two seeds with a checkpoint after every chunk."""
+def settings(data):
+    """Two conditions with rates of their own, and one pair of condition and seed at a time."""
+    rates = {"inner_rates": (0.03, 0.4), "mean_rates": (1.4e-4, 1e-3), "pairs_at_once": 1}
+    return config("quick", data_dir=data, **TOY, **TWO, **rates)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, settings):
+    """A run with a checkpoint after every update."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stages, "CHECKPOINT_SECONDS", 0.0)
-        run(folder, data, *CONDITIONS, *RATES, "--seeds", "2")
+        execute(request(settings), folder, report=False)
     return folder
-
-
-def config(preset="slices", algorithm="sigma-reptile", **changes):
-    return replace(aug_omniglot_small.preset_config(algorithm, preset), **changes)
 
 
 def test_presets_are_the_papers_conditions():
@@ -86,14 +95,15 @@ def test_every_condition_has_the_settings_of_the_single_one(algorithm, preset):
 
 def test_tasks_are_those_of_the_single_condition(data):
     """The same alphabets in the same order, the same drawings of them, the same augmented queries."""
-    seed, small = 1, config("grid", data_dir=str(data), tasks_per_update=12, num_test_tasks=10)
+    few = {"alphabets": (5, 10, 20), "instances": (1, 3, 15), "inner_rates": (0.1, 0.1, 0.1), "num_alphabets": 5}
+    seed, small = 1, config(data_dir=data, **{**TOY, "tasks_per_update": 12, **few})
     shared, conditions = aug_omniglot_small.setup(small), conditions_of(small)
     lanes = lanes_of(shared, conditions, [seed])
     key = jax.random.key(7)
     draw_all = eqx.filter_jit(lambda source, splits: jax.vmap(lambda split: draw(source, key, split))(splits))
     together = {name: draw_all(getattr(shared, name), lanes.splits) for name in ("train_tasks", "test_tasks")}
-    for index in (0, 6, 19):  # T = 5, 10 and 20 with K = 1, 3 and 15.
-        single = aug_omniglot.setup(replace(small, inner_rate=0.1, **conditions[index].about))
+    for index, condition in enumerate(conditions):
+        single = aug_omniglot.setup(replace(small, inner_rate=0.1, **condition.about))
         for name, tasks in together.items():
             expected = eqx.filter_jit(draw)(getattr(single, name), key, single.split(seed))
             images, labels = (np.asarray(leaf[index]) for leaf in tasks.support)
@@ -127,40 +137,47 @@ def test_result(finished):
     assert "curves" not in result
 
 
-def test_a_condition_learns_what_it_learns_alone(finished, tmp_path, data):
-    """With room for no more drawings than it has, all draws are the same."""
-    single = ["--preset", "small-15", "--num-alphabets", "5", "--dtype", "float32", "--seeds", "2"]
-    expected = run(tmp_path / "run", data, *single, experiment="aug-omniglot")
+def test_a_condition_learns_what_it_learns_alone(finished, tmp_path, data, settings):
+    """Where there is room for no more drawings than it has, all draws are the same."""
+    alone = replace(aug_omniglot.preset_config("sigma-reptile", "small-15"), data_dir=data, **TOY, num_alphabets=5)
+    setup = replace(aug_omniglot.setup(alone), chunk=1)
+    lanes = Lanes(jax.vmap(jax.random.key)(jnp.asarray(SEEDS)), setup.splits(SEEDS))
+    priors, _ = train(setup, lanes, RunFolder.open(tmp_path / "run", request(settings), resume=False))
+    for row, expected in zip(read_metrics(finished), read_metrics(tmp_path / "run"), strict=True):
+        assert row["query_loss"][: len(SEEDS)] == pytest.approx(expected["query_loss"], rel=1e-4)
     found = json.loads((finished / "result.json").read_text())["conditions"][0]
-    for module in expected["modules"]:
-        assert found["variances"][module["name"]] == pytest.approx(module["variance"], rel=1e-3)
-    for kind in ("before", "all"):
-        assert found["test"][kind]["values"] == pytest.approx(expected["test"][kind]["values"], abs=0.011)
+    moved = np.mean(priors.log_variance, axis=0) - np.log(100)
+    np.testing.assert_allclose(np.log(list(found["variances"].values())) - np.log(100), moved, atol=1e-4)
+    assert np.abs(moved).max() > 1e-3
 
 
-def test_resuming_changes_no_bit(finished, tmp_path, data):
+def test_resuming_changes_no_bit(finished, tmp_path, settings):
     pieces = tmp_path / "pieces"
     shutil.copytree(finished, pieces)
     for lost in ("result.json", "checkpoints/0000000003.npz", "checkpoints/0000000004.npz"):
         (pieces / lost).unlink()
-    run(pieces, data, *CONDITIONS, *RATES, "--seeds", "2", "--resume")
-    whole, resumed = (json.loads((folder / "result.json").read_text()) for folder in (finished, pieces))
-    assert {**whole, "seconds": 0} == {**resumed, "seconds": 0}
-    with (
-        np.load(finished / "checkpoints" / "0000000004.npz") as a,
-        np.load(pieces / "checkpoints" / "0000000004.npz") as b,
-    ):
-        assert a.files == b.files
-        assert all(np.array_equal(a[name], b[name]) for name in a.files)
+    setup = aug_omniglot_small.setup(settings)
+    lanes = lanes_of(setup, conditions_of(settings), SEEDS)
+    train(setup, lanes, RunFolder.open(pieces, request(settings), resume=True))
+    whole, resumed = (np.load(folder / "checkpoints" / "0000000004.npz") for folder in (finished, pieces))
+    assert whole.files == resumed.files
+    assert all(np.array_equal(whole[name], resumed[name]) for name in whole.files)
+    losses = [[row["query_loss"] for row in read_metrics(folder)] for folder in (finished, pieces)]
+    assert losses[0] == losses[1]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "sigma-reptile"])
-def test_every_algorithm_runs(tmp_path, data, algorithm):
-    result = run(tmp_path / "run", data, "--seeds", "1", "--long-curves", algorithm=algorithm)
-    assert len(result["conditions"]) == 3
+def test_reptile_runs_and_curves_are_drawn(tmp_path, data, capsys):
+    flags = {**TOY, "data_dir": data, "alphabets": "5 3", "instances": "15 1", "num_alphabets": 3}
+    command = ["run", "aug-omniglot-small", "--algorithm", "reptile", "--long-curves", "--out", str(tmp_path / "run")]
+    for name, value in flags.items():
+        command += [f"--{name.replace('_', '-')}", *str(value).split()]
+    assert main(command) == 0
+    assert "report.html" in capsys.readouterr().out
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["curves"]["steps"][-1] == 20
     assert list(result["curves"]["series"]) == ["all"]
+    assert (tmp_path / "run" / "figures" / "adaptation.svg").exists()
 
 
 @pytest.mark.parametrize(
@@ -184,7 +201,7 @@ def test_one_sentence_for_each_mistake(changes, message):
 
 
 def test_too_many_alphabets(tmp_path, data, capsys):
-    command = ["run", "aug-omniglot-small", "--data-dir", str(data), "--out", str(tmp_path / "run")]
+    command = ["run", "aug-omniglot-small", "--data-dir", data, "--out", str(tmp_path / "run")]
     assert main([*command, "--alphabets", "5", "10", "36"]) == 2
     error = capsys.readouterr().err
     assert "--alphabets 36 is too much: `num_train` must be at least 1 and leave 10 alphabets for test" in error
