@@ -56,13 +56,17 @@ class Config(aug_omniglot.Config):
     """Also score adaptation of all modules after ten times as many steps, and on the way there."""
 
 
+_TOY = {"num_updates": 10, "tasks_per_update": 2, "num_filters": 8, "inner_steps": 20, "adapt_steps": 20}
+
 # Field -> the field that has its values for all conditions.
 _VARIED = {"inner_rate": "inner_rates", "mean_rate": "mean_rates", "variance_rate": "variance_rates"}
 
 
 def preset_config(algorithm: str, preset: str) -> Config:
     """`slices` and `grid` are the presets `small-K` of aug-omniglot, in several conditions at once."""
-    base = aug_omniglot.preset_config(algorithm, "quick" if preset == "quick" else "small-1")
+    base = aug_omniglot.preset_config(algorithm, "small-1")
+    if preset == "quick":
+        base = replace(aug_omniglot.preset_config(algorithm, "quick"), **_TOY)
     alphabets, instances = zip(*CONDITIONS[preset], strict=True)
     rates = tuple(INNER_RATES[algorithm][count] for count in instances)
     # Where the paper has one rate for all K, `--inner-rate` changes it.
