@@ -88,9 +88,9 @@ def _list(rest: list[str]) -> int:
     parser.parse_args(rest)
     for name, (_, summary) in EXPERIMENTS.items():
         experiment = find_experiment(name)
-        print(f"{name:12s} {summary}")
-        print(f"{'':12s} algorithms: {', '.join(experiment.algorithms)}")
-        print(f"{'':12s} presets: {', '.join(experiment.presets)}")
+        print(f"{name:18s} {summary}")
+        print(f"{'':18s} algorithms: {', '.join(experiment.algorithms)}")
+        print(f"{'':18s} presets: {', '.join(experiment.presets)}")
     return 0
 
 
@@ -118,7 +118,7 @@ def _first_look(rest: list[str], command: str, example: str) -> _Look | int:
     parser.add_argument("--preset", default="quick")
     known, _ = parser.parse_known_args(rest)
     if known.experiment is None:
-        listing = "\n".join(f"  {name:12s} {summary}" for name, (_, summary) in EXPERIMENTS.items())
+        listing = "\n".join(f"  {name:18s} {summary}" for name, (_, summary) in EXPERIMENTS.items())
         print(
             f"usage: shrinx {command} EXPERIMENT [--algorithm A] [--preset P] [options]\n\n"
             f"experiments:\n{listing}\n\n"

@@ -169,6 +169,22 @@ def diverging():
     return result
 
 
+def with_conditions(names=("all", "selected", "output"), shift=0.0):
+    """Accuracies in the conditions of the paper's two slices, the more the larger T and K are."""
+    pairs = [(5, 1), (10, 1), (15, 1), (20, 1), (15, 3), (15, 15)]
+    found = [
+        {
+            "num_alphabets": alphabets,
+            "num_instances": instances,
+            "test": {name: score(0.2 + 0.01 * (alphabets + instances) + shift, seeds=3) for name in names},
+            "selected": ["layers/0"],
+            "variances": {"layers/0": 1.0, "layers/1": None},
+        }
+        for alphabets, instances in pairs
+    ]
+    return accuracy() | {"conditions": found, "reference": {"num_alphabets": 15, "num_instances": 1}}
+
+
 CASES = {
     "everything": lambda: (make_result(), make_rows(), 3),
     "one seed": lambda: (make_result(seeds=1), make_rows(seeds=1), 1),
@@ -194,6 +210,9 @@ CASES = {
     "all selected": lambda: (selecting(True), make_rows(), 3),
     "higher is better": lambda: (accuracy(), make_rows(), 3),
     "divergence": lambda: (diverging(), make_rows(), 3),
+    "conditions": lambda: (with_conditions(), make_rows(seeds=18), 3),
+    "hostile conditions": lambda: (with_conditions(("all", HOSTILE)), make_rows(), 3),
+    "null conditions": lambda: (all_null(with_conditions()), make_rows(), 3),
     "one row": lambda: (make_result(), make_rows(count=1), 3),
     "hostile names": lambda: (make_result(names=[HOSTILE, "b" * 300, "<b>c</b>"]), make_rows(num_modules=3), 3),
     "duplicate names": lambda: (make_result() | {"figures": make_result()["figures"] * 2}, make_rows(), 3),

@@ -210,6 +210,28 @@ def test_misses_name_claims():
     assert {name.partition("[")[0] for name in MISSED} <= {name for name in globals() if name.startswith("test_")}
 
 
+# Small-data augmented Omniglot
+
+SLICES = ("T=5 K=1", "T=10 K=1", "T=15 K=1", "T=20 K=1", "T=15 K=3")
+
+
+def gain(algorithm: str, condition: str) -> float:
+    """What learned variances bring; both runs have the same alphabets."""
+    learned, plain = (load("aug-omniglot-small", f"slices-{name}") for name in (f"sigma-{algorithm}", algorithm))
+    return learned.conditions[condition].scores["all"].mean - plain.conditions[condition].scores["all"].mean
+
+
+@pytest.mark.parametrize("condition", SLICES)
+@pytest.mark.parametrize("algorithm", ["reptile", "imaml"])
+def test_small_data_variances_help_where_there_are_few_drawings(algorithm, condition):
+    assert gain(algorithm, condition) > 0
+
+
+@pytest.mark.parametrize("algorithm", ["reptile", "imaml"])
+def test_small_data_variances_help_more_the_fewer_drawings_there_are(algorithm):
+    assert gain(algorithm, "T=15 K=1") > gain(algorithm, "T=15 K=15")
+
+
 # Few-shot Omniglot
 
 OMNIGLOT = {

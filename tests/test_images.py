@@ -14,6 +14,7 @@ import shrinx as sx
 from shrinx.models.conv import ConvNet
 from shrinx.tasks.augment import Affine, augment, to_float, warp
 from shrinx.tasks.images import (
+    ABSENT,
     held_out_alphabets,
     sample_alphabets,
     sample_augmented,
@@ -173,6 +174,36 @@ def test_mini_batches_are_different_rows_drawn_uniformly():
     rows = np.asarray(labels) * 4 + drawings
     assert all(len(set(row)) == 5 for row in rows)
     np.testing.assert_allclose(np.bincount(rows.ravel(), minlength=12) / 3000, 5 / 12, atol=0.04)
+
+
+def test_fewer_drawings_and_alphabets_than_there_is_room_for():
+    """As numbers that the program does not know; what is there is drawn as if nothing else had been."""
+    room = {"num_tasks": 20, "num_query": 2}
+
+    @jax.jit
+    def sample(num_alphabets, num_present):
+        key = jax.random.key(0)
+        return sample_alphabets(
+            catalogue(), ALPHABETS, key, num_support=4, num_alphabets=num_alphabets, num_present=num_present, **room
+        )
+
+    tasks = sample(jnp.asarray(2, jnp.int32), jnp.asarray(3, jnp.int32))
+    expected = sample_alphabets(catalogue(), ALPHABETS[:2], jax.random.key(0), num_support=3, **room)
+    present = np.asarray(tasks.support[1]) != ABSENT
+    for rows, others in ((tasks.support, expected.support), (tasks.query, expected.query)):
+        mask = present if rows is tasks.support else np.ones(rows[1].shape, bool)
+        for leaf, other in zip(rows, others, strict=True):
+            np.testing.assert_array_equal(np.asarray(leaf)[mask].reshape(other.shape), other)
+    data = jax.tree.map(lambda leaf: leaf[0], tasks.support)
+    draw = jax.jit(jax.vmap(lambda key, size: sample_rows(key, data, size=size), (0, None)), static_argnums=1)
+    images, labels = draw(jax.random.split(jax.random.key(1), 3000), 5)
+    rows = np.asarray(labels) * 4 + read(images)[1]
+    assert (np.asarray(labels) != ABSENT).all()
+    assert all(len(set(row)) == 5 for row in rows)
+    shares = np.bincount(rows.ravel(), minlength=12).reshape(3, 4) / 3000
+    np.testing.assert_allclose(shares, np.tile([5 / 9, 5 / 9, 5 / 9, 0], (3, 1)), atol=0.04)
+    everything = np.sort(np.asarray(draw(jax.random.split(jax.random.key(2), 50), 9)[1]))
+    np.testing.assert_array_equal(everything, np.tile(np.repeat(np.arange(3), 3), (50, 1)))
 
 
 def test_every_image_of_a_batch_is_augmented_by_itself():

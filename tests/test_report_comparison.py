@@ -1,11 +1,11 @@
 """Several runs side by side on one page."""
 
 import pytest
-from report_runs import Page, all_null, free, make_result, make_rows, make_run, read_csv
+from report_runs import Page, all_null, free, make_result, make_rows, make_run, read_csv, with_conditions
 
 pytest.importorskip("matplotlib", reason="Reports need matplotlib.")
 
-from shrinx.report.write import write_comparison
+from shrinx.report.write import write_comparison, write_report
 from shrinx.runs.errors import UserError
 
 
@@ -53,6 +53,34 @@ def test_comparison_of_many_modules_and_no_variances(tmp_path):
         make_run(tmp_path / "null", all_null(make_result()), all_null(make_rows())),
     ]
     assert Page(write_comparison(paths, tmp_path / "out").read_text()).open == []
+
+
+def test_conditions_of_one_run(tmp_path):
+    run = make_run(tmp_path / "run", with_conditions(), make_rows(seeds=18))
+    text = Page(write_report(run).read_text()).text
+    assert {"slice-k-1", "slice-t-15"} <= {path.stem for path in (run / "figures").iterdir()}
+    assert "Where no condition is named, it is T = 15, K = 1." in text
+    assert "averaged over six conditions with three seeds each" in text
+    assert "T = 15, K = 3 0.3800 ± 0.0050" in text
+    rows = read_csv((run / "tables" / "conditions.csv").read_text())
+    assert len(rows) == 6 * 3
+    assert float(rows[-1]["mean"]) == pytest.approx(0.5)
+    assert "query_loss T=5 K=1 seed 2" in (run / "tables" / "training.csv").read_text().splitlines()[0]
+
+
+def test_conditions_of_several_runs_share_their_figures(tmp_path):
+    paths = [make_run(tmp_path / f"run-{shift}", with_conditions(shift=shift)) for shift in (0.0, 0.1)]
+    page = write_comparison([*paths, make_run(tmp_path / "other")], tmp_path / "out")
+    figures = {path.stem: path.read_text() for path in (tmp_path / "out" / "figures").iterdir()}
+    for name in ("slice-k-1", "slice-t-15"):
+        assert "run-0.0" in figures[name]
+        assert "run-0.1" in figures[name]
+        assert "other" not in figures[name]
+    assert "T = 5, K = 1 0.2600 ± 0.0050 0.3600 ± 0.0050" in Page(page.read_text()).text
+    assert {row["run"] for row in read_csv((tmp_path / "out" / "tables" / "conditions.csv").read_text())} == {
+        "run-0.0",
+        "run-0.1",
+    }
 
 
 def test_a_comparison_is_refused_where_it_would_destroy_or_say_nothing(tmp_path):

@@ -215,6 +215,20 @@ def test_groups_of_modules_and_rates(tmp_path):
     assert found["only b", "rate"] == 0.3
 
 
+def test_every_condition_has_its_rows(tmp_path):
+    found = {
+        "num_alphabets": 15,
+        "num_instances": 1,
+        "test": {"all": {"mean": 0.5, "ci95": 0.1}},
+        "variances": {"w": None},
+    }
+    write_run(tmp_path / "toy" / "one", result={**RESULT, "conditions": [found, {**found, "num_alphabets": 5}]})
+    rows = {(row.condition, row.metric): row for row in collect([load_run(tmp_path / "toy" / "one")], Paper())}
+    assert (rows["T=15 K=1, all", "error"].mean, rows["T=15 K=1, all", "error"].ci95) == (0.5, 0.1)
+    assert rows["T=5 K=1, only w", "variance"].mean is None
+    assert rows["all", "error"].mean == 0.5
+
+
 @pytest.mark.parametrize(("preset", "paper"), [("paper", 0.45), ("quick", None)])
 def test_the_paper_is_compared_with_its_own_preset_only(tmp_path, preset, paper):
     write_run(tmp_path / "toy" / "one", config={**CONFIG, "preset": preset})

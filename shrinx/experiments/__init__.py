@@ -12,6 +12,10 @@ EXPERIMENTS = {
         "aug_omniglot",
         "the 20 characters of an alphabet, scaled, shifted and turned, in 100 steps",
     ),
+    "aug-omniglot-small": (
+        "aug_omniglot_small",
+        "the same with few alphabets and few drawings, in all conditions at once",
+    ),
     "omniglot": ("omniglot", "five characters, one drawing of each: standard few-shot Omniglot"),
     "miniimagenet": ("miniimagenet", "five kinds of things, one photograph of each"),
     "normal": ("normal", "one parameter per task, in closed form: which estimators of the prior exist, and where"),

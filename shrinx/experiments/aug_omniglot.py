@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from rich.console import Console
 
+from .._learner import Learner
 from .._modules import by_label, by_layer
 from .._prior import Prior
 from .._select import LargestGap
@@ -100,7 +101,7 @@ def _large(algorithm: str) -> Config:
     )
 
 
-_INNER_RATES = {
+INNER_RATES = {
     "reptile": dict.fromkeys(INSTANCES, 4e-3),
     "imaml": dict.fromkeys(INSTANCES, 0.4),
     "sigma-reptile": {1: 0.4, 3: 0.31, 5: 0.22, 10: 0.12, 15: 0.03},
@@ -126,7 +127,7 @@ def _small(algorithm: str, num_instances: int) -> Config:
         num_alphabets=15,
         num_instances=num_instances,
         rotate=False,
-        inner_rate=_INNER_RATES[algorithm][num_instances],
+        inner_rate=INNER_RATES[algorithm][num_instances],
         **settings[algorithm],
     )
 
@@ -143,7 +144,17 @@ def search_space(algorithm: str) -> dict[str, Range]:
     return space
 
 
+def learner(config: Config) -> Learner:
+    affine = Affine(rotate=config.rotate)
+    return make_learner(
+        config,
+        sample=partial(sample_augmented, size=config.batch_size, affine=affine),
+        query_sample=partial(sample_augmented, size=config.query_batch_size, affine=affine),
+    )
+
+
 def setup(config: Config) -> Setup:
+    """A split may also hold `num_alphabets` and `num_present`, see `sample_alphabets`: fewer than the configuration."""
     omniglot = load_omniglot(config.data_dir)
     images = jnp.asarray(omniglot.images[..., None])
     network = ConvNet((28, 28, 1), CLASSES, num_filters=config.num_filters, dtype=config.dtype)
@@ -160,20 +171,29 @@ def setup(config: Config) -> Setup:
 
     def train_tasks(images: jax.Array, key: jax.Array, split: dict[str, jax.Array]) -> Task:
         return sample_alphabets(
-            images, split["train"], key, num_tasks=config.tasks_per_update, num_support=config.num_instances
+            images,
+            split["train"],
+            key,
+            num_tasks=config.tasks_per_update,
+            num_support=config.num_instances,
+            num_alphabets=split.get("num_alphabets"),
+            num_present=split.get("num_present"),
         )
 
     def held_out(part: str, images: jax.Array, key: jax.Array, split: dict[str, jax.Array]) -> Task:
         # With more tasks than alphabets each comes several times, every time with other images.
         alphabets = split[part][jnp.arange(config.num_test_tasks) % len(split[part])]
-        return held_out_alphabets(images, alphabets, key, affine=affine, num_support=config.num_instances)
+        return held_out_alphabets(
+            images,
+            alphabets,
+            key,
+            affine=affine,
+            num_support=config.num_instances,
+            num_present=split.get("num_present"),
+        )
 
     return Setup(
-        learner=make_learner(
-            config,
-            sample=partial(sample_augmented, size=config.batch_size, affine=affine),
-            query_sample=partial(sample_augmented, size=config.query_batch_size, affine=affine),
-        ),
+        learner=learner(config),
         loss_fn=network.cross_entropy,
         init=init,
         train_tasks=eqx.Partial(train_tasks, images),

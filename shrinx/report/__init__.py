@@ -3,6 +3,7 @@
     load.py (folder -> LoadedRun) -> sentences.py, tables.py, figures.py, comparison.py (words, numbers, figures of it)
       -> gallery.py (figures with titles and captions) -> svg.py -> page.py (one HTML text) -> write.py (files)
 
+Runs of several conditions: conditions.py (scores against what tells the conditions apart).
 Speech runs: voices.py (what is said, how it was judged) -> speech.py (figures, tables), players.py (sound in the page).
 
 Only this package imports matplotlib, which is an optional dependency.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-from . import comparison, figures, sentences, speech
+from . import comparison, conditions, figures, sentences, speech
 from .load import LoadedRun
 from .numbers import clean
 from .svg import to_svg
@@ -30,6 +30,7 @@ def run_drawings(run: LoadedRun) -> tuple[Drawing, ...]:
     """The figures of one run, without those it has no numbers for."""
     result, rows = run.result, run.metrics
     plans: list[_Plan] = [
+        *_conditions([run], [run.name]),
         ("scores", "Held-out tasks", figures.scores(result), lambda: sentences.on_scores(result)),
         ("variances", "Variance of each module", figures.variances(result), lambda: sentences.on_variances(result)),
         *_adaptation(run),
@@ -55,7 +56,7 @@ def comparison_drawings(runs: list[LoadedRun]) -> tuple[Drawing, ...]:
     """The figures that put several runs side by side; runs scored by different measures get figures of their own."""
     order = [run.name for run in runs]
     groups = comparison.by_metric(runs)
-    plans: list[_Plan] = []
+    plans: list[_Plan] = _conditions(runs, order)
     for index, (metric, group) in enumerate(groups.items()):
         ending = f"-{index + 1}-{slug(metric)}" if len(groups) > 1 else ""
         title = f": {metric}" if len(groups) > 1 else ""
@@ -91,6 +92,11 @@ def _adaptation(run: LoadedRun) -> list[_Plan]:
         return []
     result = run.result
     return [("adaptation", "Adapting longer", figures.adaptation(result), lambda: sentences.on_adaptation(result))]
+
+
+def _conditions(runs: list[LoadedRun], order: list[str]) -> list[_Plan]:
+    found = conditions.plans(runs, order)
+    return [(name, title, figure, lambda text=text: text) for name, title, figure, text in found]
 
 
 def _speech(runs: list[LoadedRun]) -> list[_Plan]:

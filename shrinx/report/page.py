@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from . import sentences
+from .conditions import condition_table
 from .gallery import Drawing, comparison_drawings, run_drawings
 from .load import LoadedRun
 from .numbers import clean, duration, known, percent, short, with_interval
@@ -36,12 +37,12 @@ def run_page(run: LoadedRun, drawings: Iterable[Drawing], tables: dict[str, str]
         title=_title(run),
         kicker=f"Run {run.name}",
         lead=sentences.headline(run),
-        notes=(sentences.spread(run), _made(run)),
+        notes=(sentences.spread(run), sentences.reference([run]), _made(run)),
         sections=(
             _key_numbers(run),
             _section("Listen", listen(columns_of([run]))),
             _figures(drawings),
-            _section("Numbers", _judged([run]), _scores(run), _modules(run), _downloads(tables)),
+            _section("Numbers", _judged([run]), _conditions([run]), _scores(run), _modules(run), _downloads(tables)),
             _section("Configuration", _settings(run)),
             _section("How to repeat", _repeat(run)),
         ),
@@ -54,11 +55,18 @@ def comparison_page(runs: list[LoadedRun], drawings: Iterable[Drawing], tables: 
         title=", ".join(dict.fromkeys(run.experiment for run in runs)),
         kicker=f"{len(runs)} runs compared",
         lead=sentences.comparison_headline(runs),
-        notes=("± is half the 95 % interval of the mean.",),
+        notes=("± is half the 95 % interval of the mean.", sentences.reference(runs)),
         sections=(
             _section("Listen", listen(columns_of(runs))),
             _figures(drawings),
-            _section("Numbers", _judged(runs), _compared_scores(runs), _compared_variances(runs), _downloads(tables)),
+            _section(
+                "Numbers",
+                _judged(runs),
+                _conditions(runs),
+                _compared_scores(runs),
+                _compared_variances(runs),
+                _downloads(tables),
+            ),
             _section("Configuration", _compared_settings(runs)),
             _section("How to repeat", _compared_repeat(runs)),
         ),
@@ -205,6 +213,12 @@ def _judged(runs: list[LoadedRun]) -> str:
     """What the measures say of the voices of speech runs."""
     header, rows = judged(runs)
     return _table("Voices of test speakers, mean over speakers", header, rows)
+
+
+def _conditions(runs: list[LoadedRun]) -> str:
+    """The scores of runs that have several conditions."""
+    what = "" if len(runs) == 1 else ", all modules adapted"
+    return _table(f"Held-out scores in every condition{what}", *condition_table(runs))
 
 
 def _range(score: dict[str, Any]) -> str:

@@ -29,6 +29,10 @@ TEST = Record(
 CURVES = Record(
     {"steps": [(int, float)], "series": Named(Record({"mean": [NUMBER]}, {"ci95": [NUMBER]}))}, {"horizon": NUMBER}
 )
+CONDITION = Record(
+    {"num_alphabets": int, "num_instances": int, "test": Named(SCORE)},
+    {"selected": [str], "variances": Named(NUMBER), "curves": CURVES},
+)
 EXAMPLE = Record(
     {"x": [NUMBER]}, {"truth": [NUMBER], "support_x": [NUMBER], "support_y": [NUMBER], "predictions": Named([NUMBER])}
 )
@@ -58,6 +62,8 @@ RESULT = Record(
         "curves": CURVES,
         "examples": [EXAMPLE],
         "figures": [EXTRA],
+        "reference": Record({"num_alphabets": int, "num_instances": int}),
+        "conditions": [CONDITION],
         "speech": Record({"stops": Named(int)}),
     },
 )

@@ -35,6 +35,20 @@ def spread(run: LoadedRun) -> str:
     return "There are no intervals."
 
 
+def condition_name(condition: dict[str, Any]) -> str:
+    """
+    >>> condition_name({"num_alphabets": 15, "num_instances": 1})
+    'T = 15, K = 1'
+    """
+    return f"T = {condition['num_alphabets']}, K = {condition['num_instances']}"
+
+
+def reference(runs: list[LoadedRun]) -> str:
+    """Which condition a run of many speaks of where it names none."""
+    found = list(dict.fromkeys(condition_name(run.result["reference"]) for run in runs if run.result.get("reference")))
+    return f"Where no condition is named, it is {listed(found)}." if found else ""
+
+
 def on_variances(result: dict[str, Any]) -> str:
     modules = result.get("modules") or []
     text = "How far tasks move each module away from its shared value, on a log scale"
@@ -82,17 +96,16 @@ def on_adaptation(result: dict[str, Any]) -> str:
 def on_training(run: LoadedRun) -> str:
     rows = [row for row in run.metrics if known(row.get("query_loss"))]
     first, last = mean(rows[0]["query_loss"]), mean(rows[-1]["query_loss"])
-    text = f"Loss on query data after adaptation, averaged over {word(run.seeds)} seeds; the band is their range."
-    text = text if run.seeds > 1 else "Loss on query data after adaptation."
+    text = "Loss on query data after adaptation"
+    text += f", averaged over {_lanes(run)}; the band is their range." if _lanes(run) else "."
     text += f" It goes from {short(first)} to {short(last)} in {rows[-1]['step']} updates."
     failed = sum(int(count) for row in run.metrics for count in known(row.get("num_failed")))
     return text + (f" {failed} tasks failed to adapt and were left out." if failed else " No task failed to adapt.")
 
 
 def on_training_variances(run: LoadedRun) -> str:
-    text = (
-        "Logarithm of each module's variance, averaged over seeds." if run.seeds > 1 else "Log variance of each module."
-    )
+    text = "Log variance of each module."
+    text = f"Logarithm of each module's variance, averaged over {_lanes(run)}." if _lanes(run) else text
     drift = _drift(run)
     if drift is None:
         return text
@@ -239,6 +252,13 @@ def _drift(run: LoadedRun) -> tuple[str, float] | None:
     before, after = (log_variances(row, len(names)) for row in (rows[-1 - len(rows) // 4], rows[-1]))
     changes = [(name, b - a) for name, a, b in zip(names, before, after, strict=True) if not math.isnan(b - a)]
     return max(changes, key=lambda pair: abs(pair[1]), default=None)
+
+
+def _lanes(run: LoadedRun) -> str:
+    """What trainings side by side are averaged over; nothing if there is one."""
+    conditions = len(run.result.get("conditions") or ())
+    seeds = f"{word(run.seeds)} seeds" if run.seeds > 1 else ""
+    return f"{word(conditions)} conditions" + (f" with {seeds} each" if seeds else "") if conditions else seeds
 
 
 def _sign(result: dict[str, Any]) -> int:

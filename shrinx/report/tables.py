@@ -25,8 +25,9 @@ def run_tables(run: LoadedRun) -> dict[str, str]:
         "scores": scores(result),
         "modules": modules(result),
         "curves": curves(result),
-        "training": training(run.metrics),
-        "variances": variances(run.metrics, result),
+        "conditions": conditions([run]),
+        "training": training(run),
+        "variances": variances(run),
         "measures": measures([run]),
         **dict(zip(extra_names(result), map(extra_series, result.get("figures") or ()), strict=True)),
     }
@@ -74,24 +75,40 @@ def curves(result: dict[str, Any]) -> list[list[Any]]:
     return [list(columns), *(list(row) for row in zip(*columns.values(), strict=True))]
 
 
-def training(rows: Iterable[dict[str, Any]]) -> list[list[Any]]:
+def conditions(runs: list[LoadedRun]) -> list[list[Any]]:
+    """Held-out scores in each of a run's conditions."""
+    listed = [
+        (run.name, condition["num_alphabets"], condition["num_instances"], adapted, score)
+        for run in runs
+        for condition in run.result.get("conditions") or ()
+        for adapted, score in condition["test"].items()
+    ]
+    seeds = max((len(score.get("values") or ()) for *_, score in listed), default=0)
+    header = ["run", "num_alphabets", "num_instances", "adapted", "mean", "ci95", "over"]
+    return [[*header, *(f"seed {index}" for index in range(seeds))]] + [
+        [*about, score["mean"], score.get("ci95"), score.get("over"), *_padded(score.get("values"), seeds)]
+        for *about, score in listed
+    ]
+
+
+def training(run: LoadedRun) -> list[list[Any]]:
     """Loss and failed tasks of each seed against updates."""
-    rows = list(rows)
+    rows = run.metrics
     seeds = max((len(row.get("query_loss") or ()) for row in rows), default=0)
     kinds = ("query_loss", "num_failed")
-    header = ["step", "seconds", *(f"{kind} seed {index}" for kind in kinds for index in range(seeds))]
+    header = ["step", "seconds", *(f"{kind} {_lane(run, index)}" for kind in kinds for index in range(seeds))]
     return [header] + [
         [row["step"], row.get("seconds"), *(value for kind in kinds for value in _padded(row.get(kind), seeds))]
         for row in rows
     ]
 
 
-def variances(rows: Iterable[dict[str, Any]], result: dict[str, Any]) -> list[list[Any]]:
+def variances(run: LoadedRun) -> list[list[Any]]:
     """Log variance of each module and seed against updates."""
-    names = [module["name"] for module in result.get("modules") or ()]
-    rows = [row for row in rows if any(known(seed) for seed in row.get("log_variance") or ())]
+    names = [module["name"] for module in run.result.get("modules") or ()]
+    rows = [row for row in run.metrics if any(known(seed) for seed in row.get("log_variance") or ())]
     seeds = max((len(row["log_variance"]) for row in rows), default=0)
-    header = ["step", *(f"{name} seed {seed}" for name in names for seed in range(seeds))]
+    header = ["step", *(f"{name} {_lane(run, seed)}" for name in names for seed in range(seeds))]
     return [header] + [
         [
             row["step"],
@@ -130,7 +147,12 @@ def extra_series(extra: dict[str, Any]) -> list[list[Any]]:
 
 def comparison_tables(runs: list[LoadedRun]) -> dict[str, str]:
     """Scores and variances of several runs, one column or row per run."""
-    tables = {"scores": run_scores(runs), "variances": run_variances(runs), "measures": measures(runs)}
+    tables = {
+        "scores": run_scores(runs),
+        "conditions": conditions(runs),
+        "variances": run_variances(runs),
+        "measures": measures(runs),
+    }
     return {f"{name}.csv": csv_text(rows) for name, rows in tables.items() if len(rows) > 1}
 
 
@@ -167,7 +189,7 @@ def slug(name: str) -> str:
 def extra_names(result: dict[str, Any]) -> list[str]:
     """File names for the figures that the experiment asks for: no two alike, none that another figure or table has."""
     taken = {"scores", "modules", "curves", "training", "variances", "adaptation", "training-variances", "examples"}
-    taken |= {"measures", "steps", "similarity", "spectrograms"}
+    taken |= {"measures", "steps", "similarity", "spectrograms", "conditions"}
     names = []
     for extra in result.get("figures") or ():
         base = slug(extra["name"])
@@ -175,6 +197,15 @@ def extra_names(result: dict[str, Any]) -> list[str]:
         names.append(next(name for name in tried if name not in taken))
         taken.add(names[-1])
     return names
+
+
+def _lane(run: LoadedRun, index: int) -> str:
+    """Which of the trainings that went side by side this is: all seeds of a condition, then those of the next."""
+    found = run.result.get("conditions")
+    if not found or index >= len(found) * run.seeds:
+        return f"seed {index}"
+    condition = found[index // run.seeds]
+    return f"T={condition['num_alphabets']} K={condition['num_instances']} seed {index % run.seeds}"
 
 
 def _padded(values: list[Any] | None, count: int) -> list[Any]:

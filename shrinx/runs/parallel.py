@@ -15,16 +15,21 @@ import jax
 import jax.numpy as jnp
 
 
-def over_seeds(function: Callable[..., Any]) -> Callable[..., Any]:
+def over_seeds(function: Callable[..., Any], *, at_once: int | None = None) -> Callable[..., Any]:
     """Compile `function(one, *shared)` into `mapped(many, *shared)`, with `one` a slice of `many` for every seed.
 
     All leaves of `many` and of the result have a leading axis of seeds. Arrays anywhere in `shared` are arguments of
-    the compiled program, everything else in it is static.
+    the compiled program, everything else in it is static. With `at_once` the program takes so many seeds at a time.
     """
 
     @eqx.filter_jit
     def together(many: Any, *shared: Any) -> Any:
-        return jax.vmap(lambda one: function(one, *shared))(many)
+        def of_one(one: Any) -> Any:
+            return function(one, *shared)
+
+        if at_once is None or at_once >= len(jax.tree.leaves(many)[0]):
+            return jax.vmap(of_one)(many)
+        return jax.lax.map(of_one, many, batch_size=at_once)
 
     def mapped(many: Any, *shared: Any) -> Any:
         groups = _groups(many)

@@ -18,6 +18,15 @@ from .._evaluate import evaluate
 from .meta import Setup, TaskSource, draw
 
 
+def with_values(config: Any, values: Mapping[str, Any]) -> Any:
+    """A configuration with other numbers in some of its fields, which may be tracers."""
+    changed = copy.copy(config)
+    for field, value in values.items():
+        # Past the constructor: under vmap these are tracers, not the floats the fields are annotated with.
+        object.__setattr__(changed, field, value)
+    return changed
+
+
 def score_trials(
     setup_of: Callable[[Any], Setup],
     base: Any,
@@ -43,11 +52,7 @@ def score_trials(
     subsets = {"all": None} if subsets is None else subsets
 
     def configured(one: dict[str, Array]) -> Setup:
-        config = copy.copy(base)
-        for field, value in one.items():
-            # Past the constructor: under vmap these are tracers, not the floats the fields are annotated with.
-            object.__setattr__(config, field, value)
-        return setup_of(config)
+        return setup_of(with_values(base, one))
 
     def init(one: dict[str, Array]) -> Any:
         setup = configured(one)

@@ -4,19 +4,25 @@ The array holds all characters (or other classes) and their drawings; a split of
 characters, so that all splits and seeds share it. It is an argument of every source and must not become a constant of
 a compiled program: hand `eqx.Partial(sample_alphabets, images, alphabets, num_tasks=20)` through `eqx.filter_jit`.
 
-Support and query are rows of images and labels; a label is the position of its class in the task.
+Support and query are rows of images and labels; a label is the position of its class in the task. Tasks with fewer
+drawings than there is room for have rows with the label `ABSENT`, which no mini-batch contains: how many drawings and
+alphabets there are can then be numbers that the compiled program does not know.
 """
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, PRNGKeyArray, Shaped, UInt8
+from jaxtyping import Array, Bool, Int, PRNGKeyArray, Shaped, UInt8
 
 from .._task import Task
 from .augment import Affine, augment, to_float
 
 Dataset = UInt8[Array, "characters drawings height width channels"]
 Rows = tuple[Shaped[Array, "*tasks _ height width channels"], Int[Array, "*tasks _"]]
+Count = int | Int[Array, ""]
+
+ABSENT = -1
+"""The label of a row that is not there."""
 
 
 def sample_alphabets(
@@ -27,15 +33,18 @@ def sample_alphabets(
     num_tasks: int,
     num_support: int = 15,
     num_query: int = 5,
+    num_alphabets: Count | None = None,
+    num_present: Count | None = None,
 ) -> Task:
     """Tasks of augmented Omniglot (appendix E.1): each is an alphabet, drawn with replacement, its classes fixed.
 
     Support and query are bytes: the first `num_support` and the last `num_query` drawings of every class. Draw
-    mini-batches with `sample_augmented`.
+    mini-batches with `sample_augmented`. With `num_alphabets` tasks are the first so many of the alphabets, with
+    `num_present` only the first so many of the support drawings are there.
     """
-    chosen = jax.random.randint(key, (num_tasks,), 0, len(alphabets))
+    chosen = jax.random.randint(key, (num_tasks,), 0, len(alphabets) if num_alphabets is None else num_alphabets)
     support, query = _split_drawings(images, alphabets[chosen], num_support, num_query)
-    return Task(support=support, query=query)
+    return Task(support=_only_first(support, num_support, num_present), query=query)
 
 
 def held_out_alphabets(
@@ -46,11 +55,12 @@ def held_out_alphabets(
     affine: Affine,
     num_support: int = 15,
     num_query: int = 5,
+    num_present: Count | None = None,
 ) -> Task:
     """Every alphabet once; the whole query set is augmented, as test images are, and ready to be scored."""
     support, (query, labels) = _split_drawings(images, alphabets, num_support, num_query)
     augmented = jax.vmap(lambda key, images: augment(key, images, affine))(jax.random.split(key, len(labels)), query)
-    return Task(support=support, query=(augmented, labels))
+    return Task(support=_only_first(support, num_support, num_present), query=(augmented, labels))
 
 
 def sample_episodes(
@@ -88,11 +98,11 @@ def sample_episodes(
 
 
 def sample_rows(key: PRNGKeyArray, data: Rows, *, size: int) -> Rows:
-    """A mini-batch: `size` different rows."""
+    """A mini-batch: `size` different rows of those that are there, which must be as many."""
     images, labels = data
     if size > len(labels):
         raise ValueError(f"A mini-batch of {size} different images cannot be drawn from {len(labels)}.")
-    rows = _distinct(key, len(labels), size)
+    rows = _distinct(key, len(labels), size, labels != ABSENT)
     return images[rows], labels[rows]
 
 
@@ -113,10 +123,22 @@ def _split_drawings(
     return _as_rows(support), _as_rows(query)
 
 
-def _distinct(key: PRNGKeyArray, total: int, size: int) -> Int[Array, " size"]:
-    """`size` different numbers below `total`, in random order."""
+def _only_first(rows: Rows, num_drawings: int, num_present: Count | None) -> Rows:
+    """Of the `num_drawings` of every class the first `num_present`."""
+    if num_present is None:
+        return rows
+    images, labels = rows
+    drawings = jnp.arange(labels.shape[1], dtype=jnp.int32) % num_drawings
+    return images, jnp.where((drawings < num_present)[None], labels, ABSENT)
+
+
+def _distinct(
+    key: PRNGKeyArray, total: int, size: int, present: Bool[Array, " total"] | None = None
+) -> Int[Array, " size"]:
+    """`size` different numbers below `total`, in random order; only those that are `present`, if that is given."""
+    scores = jax.random.uniform(key, (total,))
     # Much faster than `jax.random.choice`, which sorts all of them.
-    return jax.lax.top_k(jax.random.uniform(key, (total,)), size)[1]
+    return jax.lax.top_k(scores if present is None else jnp.where(present, scores, -1.0), size)[1]
 
 
 def _check_drawings(num_drawings: int, num_support: int, num_query: int) -> None:

@@ -54,6 +54,7 @@ def measured(run: Run, paper: Paper) -> Iterator[tuple[str, str, Score]]:
     for condition, score in run.scores.items():
         yield condition, run.metric, score
     yield from _along_curves(run)
+    yield from _in_conditions(run)
     total = sum(run.sizes.values())
     for name, size in run.sizes.items():
         yield f"only {name}", "share of parameters", Score(size / total)
@@ -78,6 +79,14 @@ def _along_curves(run: Run) -> Iterator[tuple[str, str, Score]]:
                 yield f"{label}, {name}", run.metric, Score(point.mean, point.ci95)
         yield f"{label}, at its best", "steps", Score(curve.best.step)
         yield f"{label}, ten times as long", run.metric, Score(curve.last.mean, curve.last.ci95)
+
+
+def _in_conditions(run: Run) -> Iterator[tuple[str, str, Score]]:
+    for condition in run.conditions.values():
+        for adapted, score in condition.scores.items():
+            yield f"{condition.name}, {adapted}", run.metric, score
+        for name, value in condition.variances.items():
+            yield f"{condition.name}, only {name}", "variance", Score(value)
 
 
 def _row(run: Run, condition: str, metric: str, score: Score, reference: Reference | None) -> Row:

@@ -66,6 +66,18 @@ class Curve:
 
 
 @dataclass(frozen=True)
+class Condition:
+    """One of the conditions that a run has trained side by side."""
+
+    name: str
+    """Such as `T=15 K=1`."""
+    scores: dict[str, Score]
+    """By what adapts: `all`, `selected`, a module's name; `before` is nothing."""
+    variances: dict[str, float]
+    """Of each module, the geometric mean over seeds."""
+
+
+@dataclass(frozen=True)
 class Run:
     """A finished run. What its `result.json` does not hold is empty here."""
 
@@ -91,6 +103,8 @@ class Run:
     rates: dict[str, float]
     """Of each module, where step sizes are learned."""
     selected: tuple[str, ...]
+    conditions: dict[str, Condition]
+    """By name. What is said above is then about the one that the run is configured to be about."""
 
 
 def load_runs(results: Path) -> dict[str, Run]:
@@ -157,6 +171,7 @@ def _parse(folder: Path, config: dict[str, Any], environment: dict[str, Any], re
         variances={module["name"]: _number(module["variance"]) for module in modules},
         rates={module["name"]: _number(module["rate"]) for module in result.get("rates") or ()},
         selected=tuple(module["name"] for module in modules if module["selected"]),
+        conditions={found.name: found for found in map(_condition, result.get("conditions") or ())},
     )
 
 
@@ -164,7 +179,19 @@ def _scores(test: dict[str, Any]) -> dict[str, Score]:
     found = {condition: test[condition] for condition in ("before", "all", "selected") if test.get(condition)}
     found |= test.get("subsets") or {}
     found |= {f"only {name}": score for name, score in (test.get("only") or {}).items()}
-    return {condition: Score(_number(score["mean"]), _number(score.get("ci95"))) for condition, score in found.items()}
+    return {condition: _score(score) for condition, score in found.items()}
+
+
+def _condition(found: dict[str, Any]) -> Condition:
+    return Condition(
+        name=f"T={found['num_alphabets']} K={found['num_instances']}",
+        scores={adapted: _score(score) for adapted, score in found["test"].items()},
+        variances={name: _number(value) for name, value in found["variances"].items()},
+    )
+
+
+def _score(score: dict[str, Any]) -> Score:
+    return Score(_number(score["mean"]), _number(score.get("ci95")))
 
 
 def _curves(curves: dict[str, Any] | None, lower_is_better: bool) -> dict[str, Curve]:

@@ -1,0 +1,140 @@
+"""Runs of many conditions: scores against the numbers that tell the conditions apart, for one run or several."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator
+
+from .axes import fit_to, metric, short_name, within_bounds
+from .comparison import look
+from .load import LoadedRun
+from .numbers import known, number, with_interval
+from .sentences import condition_name
+from .style import CYCLE, INK, SELECTED, new_figure, plain_axis, style
+
+# Field -> its letter in the paper, what it counts, and what a figure along it is called.
+_AXES = {
+    "num_alphabets": ("T", "training alphabets", "Fewer and more alphabets"),
+    "num_instances": ("K", "drawings of each character", "Fewer and more drawings"),
+}
+_ADAPTED = {"all": "all modules", "selected": "selected modules", "before": "nothing"}
+_DODGE = 0.01
+"""Neighbouring lines are drawn so much of the axis apart: their intervals would hide each other."""
+
+Plan = tuple[str, str, Figure | None, str]
+_Line = tuple[str, tuple[str, str, str], dict[int, dict[str, Any]]]
+
+
+def plans(runs: list[LoadedRun], order: list[str]) -> list[Plan]:
+    """Name, title, figure and caption of every slice: one number varies, the other stays."""
+    runs = [run for run in runs if run.result.get("conditions")]
+    return [_plan(runs, order, axis, fixed, value) for axis, fixed, value in _slices(runs)]
+
+
+def condition_table(runs: list[LoadedRun]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: of one run, what is adapted; of several, one column each, all modules adapted."""
+    runs = [run for run in runs if run.result.get("conditions")]
+    if len(runs) == 1:
+        found = runs[0].result["conditions"]
+        adapted = list(dict.fromkeys(label for condition in found for label in condition["test"]))
+        header = ["Condition", *(_adapted(label).capitalize() for label in adapted), "Selected"]
+        return header, [
+            [
+                condition_name(condition),
+                *(with_interval(condition["test"].get(label)) for label in adapted),
+                ", ".join(condition.get("selected") or ()) or "–",
+            ]
+            for condition in found
+        ]
+    scores = [{condition_name(c): c["test"].get("all") for c in run.result["conditions"]} for run in runs]
+    names = list(dict.fromkeys(name for run in scores for name in run))
+    return ["Condition", *(run.name for run in runs)], [
+        [name, *(with_interval(run.get(name)) for run in scores)] for name in names
+    ]
+
+
+def _slices(runs: list[LoadedRun]) -> Iterable[tuple[str, str, int]]:
+    """What varies, what does not, and its value, wherever there are two conditions or more."""
+    conditions = [condition for run in runs for condition in run.result["conditions"]]
+    for axis, fixed in (tuple(_AXES), tuple(_AXES)[::-1]):
+        for value in sorted({condition[fixed] for condition in conditions}):
+            if len({condition[axis] for condition in conditions if condition[fixed] == value}) > 1:
+                yield axis, fixed, value
+
+
+def _plan(runs: list[LoadedRun], order: list[str], axis: str, fixed: str, value: int) -> Plan:
+    letter, what, title = _AXES[axis]
+    other, held, _ = _AXES[fixed]
+    lines = _of_one(runs[0], axis, fixed, value) if len(order) == 1 else _of_each(runs, order, axis, fixed, value)
+    shown = "" if len(order) == 1 else " with all modules adapted"
+    caption = (
+        f"Score on held-out tasks{shown}, with 95 % intervals, against the number of {what} {letter}; "
+        f"{other}, the number of {held}, is {value}."
+    )
+    figure = _figure(lines, f"{what} {letter}", metric(runs[0].result))
+    return f"slice-{other.lower()}-{value}", f"{title}: {other} = {value}", figure, caption
+
+
+def _of_one(run: LoadedRun, axis: str, fixed: str, value: int) -> list[_Line]:
+    found = [condition for condition in run.result["conditions"] if condition[fixed] == value]
+    labels = list(dict.fromkeys(label for c in found for label in c["test"] if label != "before"))
+    looks = {"all": (INK, "-", "o"), "selected": (SELECTED, "--", "D")}
+    others = iter(CYCLE * len(labels))
+    return [
+        (
+            _adapted(label),
+            looks.get(label) or (next(others), "-.", "s"),
+            {condition[axis]: condition["test"][label] for condition in found if label in condition["test"]},
+        )
+        for label in labels
+    ]
+
+
+def _of_each(runs: list[LoadedRun], order: list[str], axis: str, fixed: str, value: int) -> list[_Line]:
+    return [
+        (
+            short_name(run.name),
+            look(order.index(run.name)),
+            {c[axis]: c["test"]["all"] for c in run.result["conditions"] if c[fixed] == value and "all" in c["test"]},
+        )
+        for run in runs
+    ]
+
+
+@style()
+def _figure(lines: list[_Line], x_label: str, y_label: str) -> Figure | None:
+    places = sorted({place for _, _, scores in lines for place in scores})
+    values = [value for _, _, scores in lines for value in known(score["mean"] for score in scores.values())]
+    if not values:
+        return None
+    figure = new_figure(2.7 + 0.16 * -(-len(lines) // 2))
+    axes = figure.subplots()
+    step = _DODGE * (places[-1] - places[0])
+    for index, (label, looks, scores) in enumerate(lines):
+        _draw(axes, label, looks, scores, step * (index - (len(lines) - 1) / 2))
+    axes.xaxis.set_major_locator(FixedLocator([float(place) for place in places]))
+    for which in ("x", "y"):
+        plain_axis(axes, which)
+    fit_to(axes, values)
+    within_bounds(axes, "y", y_label, values)
+    axes.set(xlabel=x_label, ylabel=y_label)
+    figure.legend(loc="outside lower center", ncols=2)
+    return figure
+
+
+def _draw(axes: Axes, label: str, looks: tuple[str, str, str], scores: dict[int, dict[str, Any]], shift: float) -> None:
+    colour, dashes, marker = looks
+    places = sorted(scores)
+    means = [number(scores[place]["mean"]) for place in places]
+    axes.plot([place + shift for place in places], means, dashes, marker=marker, color=colour, label=label)
+    for place, middle in zip(places, means, strict=True):
+        width = number(scores[place].get("ci95"))
+        if known([middle]) and known([width]):
+            ends = [middle - width, middle + width]
+            axes.plot([place + shift] * 2, ends, color=colour, linewidth=2.2, alpha=0.45)
+
+
+def _adapted(label: str) -> str:
+    return _ADAPTED.get(label) or f"only {short_name(label)}"

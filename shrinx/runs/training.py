@@ -1,0 +1,106 @@
+"""Meta-training of everything that goes side by side, in one compiled loop."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key, PRNGKeyArray
+from rich.console import Console
+
+from .._learner import LearnerState
+from .._prior import Prior
+from .distributed import bring_home, everywhere, share_out
+from .folder import RunFolder
+from .parallel import over_seeds
+from .progress import sparkline
+from .setup import Setup, TaskSource, draw
+from .stages import Advance, train_in_chunks
+from .statistics import finite
+from .trackers import Tracker
+
+
+class Lanes(NamedTuple):
+    """The trainings that go side by side: one for each seed, or for each seed in each of several conditions."""
+
+    keys: Key[Array, " lanes"]
+    splits: Any
+    """The arrays of each, see `Setup.split`, along a leading axis."""
+
+
+def train(
+    setup: Setup,
+    lanes: Lanes,
+    folder: RunFolder,
+    *,
+    console: Console | None = None,
+    trackers: tuple[Tracker, ...] = (),
+) -> tuple[Prior, float]:
+    """Train all lanes, from the newest checkpoint if there is one.
+
+    **Returns:** their priors, along a leading axis, and the seconds it took.
+    """
+
+    def init(lane: Lanes) -> LearnerState:
+        return setup.learner_for(lane.splits).init(setup.init(jax.random.fold_in(lane.keys, 0)))
+
+    state, seconds = train_in_chunks(
+        folder,
+        over_seeds(init)(lanes),
+        _advance(setup, lanes),
+        num_steps=setup.num_updates,
+        chunk=setup.chunk,
+        console=console,
+        trackers=trackers,
+    )
+    return bring_home(state.prior), seconds
+
+
+def _advance(setup: Setup, lanes: Lanes) -> Advance[LearnerState]:
+    """Updates of all lanes in one compiled loop, and what to say about them."""
+
+    def chunk(
+        one: tuple[LearnerState, PRNGKeyArray, Any], train_tasks: TaskSource, start: Array, length: int
+    ) -> tuple[LearnerState, Any]:
+        state, key, split = one
+        learner = setup.learner_for(split)
+
+        def update(state: LearnerState, step: Array) -> tuple[LearnerState, Any]:
+            task_key, update_key = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, 1), step))
+            tasks = share_out(draw(train_tasks, task_key, split))
+            state, info = learner.update(setup.loss_fn, state, tasks, key=update_key)
+            return state, (info.query_loss, info.num_failed, jnp.mean(info.residual))
+
+        steps = start + jnp.arange(length, dtype=jnp.int32)
+        state, (loss, failed, residual) = jax.lax.scan(update, state, steps)
+        metrics = {
+            "query_loss": jnp.nanmean(loss),
+            "num_failed": jnp.sum(failed),
+            "residual": jnp.nanmean(residual),
+        }
+        return everywhere((state, metrics))
+
+    compiled = over_seeds(chunk, at_once=setup.lanes_at_once)
+
+    def advance(state: LearnerState, step: int, length: int) -> tuple[LearnerState, dict[str, Any], str]:
+        start = jnp.asarray(step, jnp.int32)
+        state, metrics = compiled((state, lanes.keys, lanes.splits), setup.train_tasks, start, length)
+        row = _row(metrics, state.prior)
+        return state, row, _note(row, state.prior)
+
+    return advance
+
+
+def _row(measured: dict[str, Array], prior: Prior) -> dict[str, Any]:
+    metrics = jax.device_get(measured)
+    row: dict[str, Any] = {name: [finite(float(value)) for value in values] for name, values in metrics.items()}
+    row["num_failed"] = [int(value) for value in metrics["num_failed"]]
+    row["log_variance"] = [[finite(float(v)) for v in variances] for variances in np.asarray(prior.log_variance)]
+    return row
+
+
+def _note(row: dict[str, Any], prior: Prior) -> str:
+    losses = [loss for loss in row["query_loss"] if loss is not None]
+    loss = f"loss {np.mean(losses):.3g}" if losses else "loss none"
+    failed = f", {sum(row['num_failed'])} tasks failed" if sum(row["num_failed"]) else ""
+    return f"{loss}{failed}  σ² {sparkline(np.asarray(prior.log_variance).mean(axis=0).tolist())}"
