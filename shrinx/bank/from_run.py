@@ -13,6 +13,7 @@ from .._types import Data
 from ..experiments import find_experiment
 from ..runs import checkpoint
 from ..runs.folder import read_json
+from ..runs.kept import Kept
 from ..runs.meta import Setup, draw
 from .bank import Bank
 from .delta import Compression
@@ -48,7 +49,7 @@ def bank_from_run(
         prior, more = experiment.learned(config_of_model(model), run, result)
         model |= more
     else:
-        prior = _last_prior(run, setup_of_model(model), config["seeds"], seed)
+        prior = _kept_prior(run, setup_of_model(model), config["seeds"], seed)
     chosen = modules or [module["name"] for module in result["modules"] if module["selected"]]
     if list(chosen) == ["all"]:
         chosen = prior.modules.names
@@ -57,9 +58,9 @@ def bank_from_run(
     return Bank.create(path, prior, chosen, compression=compression, posterior=posterior, model=model)
 
 
-def _last_prior(run: Path, setup: Setup, seeds: int, seed: int) -> Prior:
+def _kept_prior(run: Path, setup: Setup, seeds: int, seed: int) -> Prior:
     keys = jax.vmap(jax.random.key)(jnp.arange(seeds))
-    like = jax.vmap(lambda key: setup.learner.init(setup.init(key)))(keys)
+    like = jax.vmap(lambda key: Kept.begin(setup.learner, setup.init(key)))(keys)
     restored = checkpoint.restore(run / "checkpoints", like)
     if restored is None:
         raise BankError(f"{run} has no checkpoint to take the model from; run it again.")

@@ -69,6 +69,8 @@ class LearnerConfig:
     """σ-Reptile, σ-iMAML: take the variances' gradient through so many last steps, not implicitly (0 is off)."""
     max_task_norm: float | None = None
     """Clip each task's meta-gradient to this norm."""
+    keep_best: bool = False
+    """Hand on the prior with the least query loss, measured on tasks before they are learned from, not the last one."""
     adapt_steps: int = 100
     """Steps of adaptation at which held-out tasks are scored."""
     num_test_tasks: int = 100

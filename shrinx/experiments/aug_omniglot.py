@@ -201,6 +201,7 @@ def setup(config: Config) -> Setup:
         validation_tasks=eqx.Partial(held_out, "validation", images),
         split=split,
         num_updates=config.num_updates,
+        keep_best=config.keep_best,
         adapt_steps=config.adapt_steps,
         metric_name="accuracy",
         metric_fn=network.accuracy,

@@ -87,6 +87,7 @@ def setup(
         validation_tasks=episodes("validation", **held_out),
         split=split,
         num_updates=config.num_updates,
+        keep_best=config.keep_best,
         adapt_steps=config.adapt_steps,
         metric_name="accuracy",
         metric_fn=network.accuracy,

@@ -80,6 +80,7 @@ def setup(config: Config, model: Model, likelihood: Likelihood) -> Setup:
         train_tasks=partial(tasks, num_tasks=config.tasks_per_update, num_query=config.num_query),
         test_tasks=partial(tasks, num_tasks=config.num_test_tasks, num_query=config.num_test_query),
         num_updates=config.num_updates,
+        keep_best=config.keep_best,
         adapt_steps=config.adapt_steps,
         metric_name="negative log-likelihood per observation",
         metric_fn=model.loss_per_observation,

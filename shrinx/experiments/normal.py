@@ -82,6 +82,7 @@ def setup(config: Config) -> Setup:
         train_tasks=partial(tasks, num_tasks=config.tasks_per_update),
         test_tasks=partial(tasks, num_tasks=config.num_test_tasks),
         num_updates=config.num_updates,
+        keep_best=config.keep_best,
         adapt_steps=config.adapt_steps,
         metric_name="negative log-likelihood per observation",
         metric_fn=lambda params, query: normal.loss_fn(params["theta"], query) / query.size,

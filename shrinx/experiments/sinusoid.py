@@ -117,6 +117,7 @@ def setup(config: Config) -> Setup:
             num_query=config.num_test_query,
         ),
         num_updates=config.num_updates,
+        keep_best=config.keep_best,
         adapt_steps=config.adapt_steps,
         metric_name="mean squared error",
         rule=TopK(2),

@@ -49,7 +49,7 @@ class ConvNet:
     """What convolutions are computed in; all the rest (parameters, statistics of batch norm, logits and losses) keeps
     the type of the parameters, which is also the default here."""
     gpu_kernels: Mode = "auto"
-    """Whether blocks are computed by GPU kernels: on a recent NVIDIA GPU, in bfloat16, with pooling and 16, 32 or 64
+    """Whether blocks are computed by GPU kernels: on a recent NVIDIA GPU, in bfloat16, with pooling and 32 or 64
     filters ("auto"), never ("off": XLA computes them), or everywhere, but by Python ("interpret", for tests).
 
     Kernels have all derivatives of which the first is a gradient. For `jax.jvp` of the network itself choose "off"."""

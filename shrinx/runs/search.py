@@ -15,6 +15,8 @@ import numpy as np
 from jaxtyping import Array
 
 from .._evaluate import evaluate
+from .._prior import Prior
+from .kept import Kept
 from .meta import Setup, TaskSource, draw
 
 
@@ -54,11 +56,11 @@ def score_trials(
     def configured(one: dict[str, Array]) -> Setup:
         return setup_of(with_values(base, one))
 
-    def init(one: dict[str, Array]) -> Any:
+    def init(one: dict[str, Array]) -> Kept:
         setup = configured(one)
-        return setup.learner.init(setup.init(jax.random.fold_in(key, 0)))
+        return Kept.begin(setup.learner, setup.init(jax.random.fold_in(key, 0)))
 
-    def train(one: dict[str, Array], state: Any, start: Array, source: TaskSource) -> tuple[Any, Array]:
+    def train(one: dict[str, Array], kept: Kept, start: Array, source: TaskSource) -> tuple[Kept, Array]:
         setup = configured(one)
 
         def update(state: Any, step: Array) -> tuple[Any, Array]:
@@ -67,15 +69,16 @@ def score_trials(
             state, info = setup.learner.update(setup.loss_fn, state, tasks, key=update_key)
             return state, info.query_loss
 
-        state, losses = jax.lax.scan(update, state, start + jnp.arange(chunk, dtype=jnp.int32))
-        return state, jnp.nanmean(losses)
+        state, losses = jax.lax.scan(update, kept.state, start + jnp.arange(chunk, dtype=jnp.int32))
+        loss = jnp.nanmean(losses)
+        return kept.after(state, loss, keep_best=setup.keep_best), loss
 
-    def score(one: dict[str, Array], state: Any, members: tuple[str, ...] | None, source: TaskSource) -> Array:
+    def score(one: dict[str, Array], prior: Prior, members: tuple[str, ...] | None, source: TaskSource) -> Array:
         setup = configured(one)
         task_key, adapt_key = jax.random.split(jax.random.fold_in(key, 3))
         scores = evaluate(
             setup.loss_fn,
-            state.prior,
+            prior,
             draw(source, task_key, split),
             setup.solver or setup.learner.solver,
             num_steps=setup.adapt_steps,
@@ -87,16 +90,16 @@ def score_trials(
         )
         return jnp.mean(scores)
 
-    state = jax.jit(jax.vmap(init))(values)
+    kept = jax.jit(jax.vmap(init))(values)
     advance = eqx.filter_jit(
-        lambda values, state, start, source: jax.vmap(lambda o, s: train(o, s, start, source))(values, state)
+        lambda values, kept, start, source: jax.vmap(lambda o, s: train(o, s, start, source))(values, kept)
     )
     for start in range(0, base.num_updates, chunk):
-        state, losses = advance(values, state, jnp.asarray(start, jnp.int32), shared.train_tasks)
+        kept, losses = advance(values, kept, jnp.asarray(start, jnp.int32), shared.train_tasks)
         if progress is not None:
             progress(start + chunk, np.asarray(losses))
     judge = eqx.filter_jit(
-        lambda values, state, members, source: jax.vmap(lambda o, s: score(o, s, members, source))(values, state)
+        lambda values, priors, members, source: jax.vmap(lambda o, p: score(o, p, members, source))(values, priors)
     )
-    result = {label: np.asarray(judge(values, state, names, validation_tasks)) for label, names in subsets.items()}
-    return {**result, "log_variance": np.asarray(state.prior.log_variance)}
+    result = {label: np.asarray(judge(values, kept.prior, names, validation_tasks)) for label, names in subsets.items()}
+    return {**result, "log_variance": np.asarray(kept.prior.log_variance)}

@@ -49,6 +49,8 @@ class Setup:
     rule: AbstractRule = field(default_factory=LargestGap)
     subsets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Further sets of modules to score, besides all, each alone, and the selected ones."""
+    keep_best: bool = False
+    """Hand on the prior after the chunk of updates with the least query loss, not the last one."""
     chunk: int = 500
     test_chunk: int | None = None
     """So many held-out tasks are adapted at a time, to save memory; all by default."""

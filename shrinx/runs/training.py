@@ -12,6 +12,7 @@ from .._learner import LearnerState
 from .._prior import Prior
 from .distributed import bring_home, everywhere, share_out
 from .folder import RunFolder
+from .kept import Kept
 from .parallel import over_seeds
 from .progress import sparkline
 from .setup import Setup, TaskSource, draw
@@ -41,10 +42,10 @@ def train(
     **Returns:** their priors, along a leading axis, and the seconds it took.
     """
 
-    def init(lane: Lanes) -> LearnerState:
-        return setup.learner_for(lane.splits).init(setup.init(jax.random.fold_in(lane.keys, 0)))
+    def init(lane: Lanes) -> Kept:
+        return Kept.begin(setup.learner_for(lane.splits), setup.init(jax.random.fold_in(lane.keys, 0)))
 
-    state, seconds = train_in_chunks(
+    kept, seconds = train_in_chunks(
         folder,
         over_seeds(init)(lanes),
         _advance(setup, lanes),
@@ -53,16 +54,16 @@ def train(
         console=console,
         trackers=trackers,
     )
-    return bring_home(state.prior), seconds
+    return bring_home(kept.prior), seconds
 
 
-def _advance(setup: Setup, lanes: Lanes) -> Advance[LearnerState]:
+def _advance(setup: Setup, lanes: Lanes) -> Advance[Kept]:
     """Updates of all lanes in one compiled loop, and what to say about them."""
 
     def chunk(
-        one: tuple[LearnerState, PRNGKeyArray, Any], train_tasks: TaskSource, start: Array, length: int
-    ) -> tuple[LearnerState, Any]:
-        state, key, split = one
+        one: tuple[Kept, PRNGKeyArray, Any], train_tasks: TaskSource, start: Array, length: int
+    ) -> tuple[Kept, Any]:
+        kept, key, split = one
         learner = setup.learner_for(split)
 
         def update(state: LearnerState, step: Array) -> tuple[LearnerState, Any]:
@@ -72,21 +73,22 @@ def _advance(setup: Setup, lanes: Lanes) -> Advance[LearnerState]:
             return state, (info.query_loss, info.num_failed, jnp.mean(info.residual))
 
         steps = start + jnp.arange(length, dtype=jnp.int32)
-        state, (loss, failed, residual) = jax.lax.scan(update, state, steps)
+        state, (losses, failed, residual) = jax.lax.scan(update, kept.state, steps)
+        loss = jnp.nanmean(losses)
         metrics = {
-            "query_loss": jnp.nanmean(loss),
+            "query_loss": loss,
             "num_failed": jnp.sum(failed),
             "residual": jnp.nanmean(residual),
         }
-        return everywhere((state, metrics))
+        return everywhere((kept.after(state, loss, keep_best=setup.keep_best), metrics))
 
     compiled = over_seeds(chunk, at_once=setup.lanes_at_once)
 
-    def advance(state: LearnerState, step: int, length: int) -> tuple[LearnerState, dict[str, Any], str]:
+    def advance(kept: Kept, step: int, length: int) -> tuple[Kept, dict[str, Any], str]:
         start = jnp.asarray(step, jnp.int32)
-        state, metrics = compiled((state, lanes.keys, lanes.splits), setup.train_tasks, start, length)
-        row = _row(metrics, state.prior)
-        return state, row, _note(row, state.prior)
+        kept, metrics = compiled((kept, lanes.keys, lanes.splits), setup.train_tasks, start, length)
+        row = _row(metrics, kept.state.prior)
+        return kept, row, _note(row, kept.state.prior)
 
     return advance
 
