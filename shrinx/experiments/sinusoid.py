@@ -65,7 +65,7 @@ def preset_config(algorithm: str, preset: str) -> Config:
             "variance_rate": 5e-3,
             "variance": 20.0,
             "decay": 0.7,
-            "settle": 0.5,
+            "keep_best": True,
         },
         "sigma-reptile": {
             "first_scale": 0.48,
@@ -73,8 +73,9 @@ def preset_config(algorithm: str, preset: str) -> Config:
             "variance": 10.0,
             "damping": 0.017,
             "weight_decay": 0.03,
-            "decay": 0.1,
-            "fall": 1000.0,
+            "fall": 30.0,
+            "settle": 0.5,
+            "keep_best": True,
         },
     }
     settings = {**common[algorithm], "decay": 0.5, **(long.get(algorithm, {}) if preset == "paper" else {})}
