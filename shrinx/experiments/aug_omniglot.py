@@ -85,20 +85,28 @@ def _regularised(scale: float, damping: float) -> dict[str, float]:
 
 def _large(algorithm: str) -> Config:
     settings: dict[str, dict[str, Any]] = {
-        "reptile": {"mean_optimiser": "sgd", "mean_rate": 1.2, "solver": "adam", "inner_rate": 9.4e-3},
+        "reptile": {
+            "mean_optimiser": "sgd",
+            "mean_rate": 1.2,
+            "weight_decay": 3e-3,
+            "solver": "adam",
+            "inner_rate": 4e-3,
+        },
         "imaml": {"mean_rate": 1.8e-3, "inner_rate": 0.5, "cg_steps": 1, **_regularised(1.3e-4, damping=0.1)},
-        "sigma-reptile": {"mean_rate": 6.2e-3, "inner_rate": 0.52, **_LEARNED},
+        "sigma-reptile": {
+            "mean_rate": 1.2e-2,
+            "weight_decay": 0.3,
+            "variance_rate": 1e-2,
+            "inner_rate": 0.52,
+            **_LEARNED,
+            "last_steps": 5,
+        },
         "sigma-imaml": {"mean_rate": 1.8e-3, "inner_rate": 0.37, "cg_steps": 1, "damping": 0.09, **_LEARNED},
     }
-    return Config(
-        algorithm=algorithm,
-        num_updates=5_000,
-        tasks_per_update=20,
-        variance_rate=1.6e-2,
-        decay=1.0,
-        num_test_tasks=20,
-        **settings[algorithm],
-    )
+    # The paper's 5,000 updates, and half of them where that is what was measured.
+    num_updates = 2_500 if algorithm.endswith("reptile") else 5_000
+    common: dict[str, Any] = {"tasks_per_update": 20, "variance_rate": 1.6e-2, "decay": 1.0, "num_test_tasks": 20}
+    return Config(algorithm=algorithm, num_updates=num_updates, **(common | settings[algorithm]))
 
 
 INNER_RATES = {
