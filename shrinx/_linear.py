@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ._check import check_at_least
 from ._modules import accumulation_dtype
 from ._prior import Prior
-from ._tree import tree_axpy, tree_where
+from ._tree import tree_axpy, tree_dot, tree_where
 from ._types import Params
 
 ProductFn = Callable[[Params], Params]
@@ -93,7 +93,7 @@ class CG(eqx.Module):
             )
 
         def dot(a: Params, b: Params) -> Array:
-            return jnp.sum(prior.modules.sum(jax.tree.map(jnp.multiply, a, b)) * metric)
+            return tree_dot(a, jax.tree.map(jnp.multiply, metric_tree, b))
 
         tolerance = jnp.maximum(jnp.asarray(self.tolerance, dtype), jnp.finfo(dtype).eps)
         end = _iterate(operator, dot, rhs, self.max_steps, tolerance)

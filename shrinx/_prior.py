@@ -88,6 +88,11 @@ class Prior(eqx.Module):
         """Modules with variance 0."""
         return jnp.isneginf(self.log_variance)
 
+    @property
+    def is_flat(self) -> bool:
+        """Whether all variances are infinite and known to be so before anything runs: then the prior costs nothing."""
+        return not isinstance(self.log_variance, Tracer) and bool(np.all(np.isposinf(self.log_variance)))
+
     def displacement(self, params: Params) -> Params:
         """θ - φ."""
         return jax.tree.map(jnp.subtract, params, self.mean)
@@ -154,6 +159,8 @@ class Prior(eqx.Module):
 
     def shrink(self, displacement: Params, steps: Params) -> Params:
         """The proximal step as seen from the mean: δ / (1 + step/σ²), with `steps` as made by `self.steps`."""
+        if self.is_flat:
+            return displacement
 
         def shrink_leaf(delta, log_variance, step):
             return delta * _shrinkage(log_variance, step).astype(delta.dtype)

@@ -88,10 +88,12 @@ class Problem(eqx.Module):
         return self._adapted(prior, carry, info), seen
 
     def _restricted(self, prior: Prior) -> tuple[Prior, Restriction | None]:
+        part, restriction = (prior, None) if self.trainable is None else prior.restrict(self.trainable)
         if self.fixed_log_variance is not None:
-            log_variance = jnp.full_like(prior.log_variance, self.fixed_log_variance)
-            prior = Prior(mean=prior.mean, log_variance=log_variance, modules=prior.modules, rates=prior.rates)
-        return (prior, None) if self.trainable is None else prior.restrict(self.trainable)
+            with jax.ensure_compile_time_eval():  # So that it is a number, not a part of the program.
+                log_variance = jnp.full(len(part.modules), self.fixed_log_variance, part.log_variance.dtype)
+            part = Prior(mean=part.mean, log_variance=log_variance, modules=part.modules, rates=part.rates)
+        return part, restriction
 
     def _start(self, prior: Prior) -> Any:
         part, _ = self._restricted(prior)

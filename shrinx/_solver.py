@@ -43,9 +43,12 @@ class StepInfo(NamedTuple):
         """From the loss and its gradient at `displacement`."""
         free = prior.modules.expand((~prior.frozen).astype(prior.log_variance.dtype))
         precision = prior.modules.expand(prior.precision())
-        total = jax.tree.map(
-            lambda f, p, d, g: f * (g.astype(f.dtype) + p * d.astype(f.dtype)), free, precision, displacement, gradient
-        )
+
+        def add_pull(f, p, d, g):
+            pull = 0 if prior.is_flat else p * d.astype(f.dtype)
+            return f * (g.astype(f.dtype) + pull)
+
+        total = jax.tree.map(add_pull, free, precision, displacement, gradient)
         return StepInfo(loss=loss, gradient_norm=tree_norm(jax.lax.stop_gradient(total)))
 
 
@@ -179,11 +182,12 @@ class ProximalAdam(AbstractSolver[_AdamState]):
         first = jax.tree.map(lambda m, g: self.b1 * m + (1 - self.b1) * g, state.first, gradient)
         second = jax.tree.map(lambda v, g: self.b2 * v + (1 - self.b2) * g * g, state.second, gradient)
         power = count.astype(prior.log_variance.dtype)
-        first_bias, second_bias = 1 - self.b1**power, 1 - self.b2**power
+        # Divided once, not parameter by parameter.
+        first_scale, second_scale = 1 / (1 - self.b1**power), 1 / (1 - self.b2**power)
 
         def denominator(v):
             # The square root has no derivative at 0, where the units of a ReLU network that are off have their v.
-            square = v / second_bias.astype(v.dtype) + self.eps_root
+            square = v * second_scale.astype(v.dtype) + self.eps_root
             positive = square > 0
             return jnp.where(positive, jnp.sqrt(jnp.where(positive, square, 1)), 0) + self.eps
 
@@ -192,7 +196,7 @@ class ProximalAdam(AbstractSolver[_AdamState]):
             lambda a, d: a / d.astype(a.dtype), prior.steps(_rate_at(self.learning_rate, state.num_steps)), scale
         )
         moved = jax.tree.map(
-            lambda d, m, a: d - a.astype(d.dtype) * (m / first_bias.astype(m.dtype)), displacement, first, steps
+            lambda d, m, a: d - a.astype(d.dtype) * (m * first_scale.astype(m.dtype)), displacement, first, steps
         )
         info = StepInfo.of(prior, displacement, loss, gradient)
         return prior.shrink(moved, steps), _AdamState(num_steps=count, first=first, second=second), info
