@@ -271,9 +271,7 @@ def _of_task(learner: Learner, loss_fn: LossFn, prior: Prior, task: Task, key: A
     norm = tree_norm(gradient.mean)
     exploded = (adapted.residual > learner.divergence) & ~(adapted.losses[-1] <= adapted.losses[0])
     judged = jnp.isfinite(query_loss) if query is not None else True
-    # A norm that is finite has finite entries.
-    finite = jnp.isfinite(norm) & all_finite((gradient.log_variance, gradient.rates))
-    healthy = (adapted.failed_step < 0) & ~exploded & judged & finite
+    healthy = (adapted.failed_step < 0) & ~exploded & judged & all_finite(gradient)
     if learner.max_task_norm is not None:
         gradient = _clip(gradient, norm, learner.max_task_norm)
     gradient = tree_where(healthy, gradient, jax.tree.map(jnp.zeros_like, gradient))
