@@ -2,12 +2,13 @@
 
 python -m benchmarks.memory
 
-The network is the 4-convolution one, with one task of 20 images. Writes `results/bench/memory.json` and a table in the
-docs.
+The network is the 4-convolution one, with one task of 20 images. Beside it what PyTorch takes, which has no plan and is
+measured. Writes `results/bench/memory.json` and a table in the docs.
 """
 
 import json
 import os
+import subprocess
 import sys
 
 import jax
@@ -18,9 +19,12 @@ import shrinx as sx
 from shrinx.models.conv import ConvNet
 from shrinx.runs.files import write_text
 
+from .environments import REQUIREMENTS, python_of
 from .report import PAGE, RESULTS, fill
 
 HORIZONS = (10, 100, 1000, 10_000)
+AFFORDABLE = (10, 100)
+"""Those that PyTorch's graph of all steps fits into memory for."""
 
 CG = sx.CG(max_steps=5, damping=0.1)
 META_GRADIENTS = {
@@ -43,11 +47,17 @@ def planned_bytes(meta_gradient: sx.AbstractMetaGradient, num_steps: int) -> int
     return plan.temp_size_in_bytes + plan.argument_size_in_bytes + plan.output_size_in_bytes
 
 
+def peer_megabytes(num_steps: int) -> float:
+    """What higher takes, in a process of its own."""
+    command = [python_of("torch"), "-m", "benchmarks.memory_peer", str(num_steps)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
 def table(rows: list[dict]) -> str:
     lines = [f"| MB at … steps | {' | '.join(f'{steps:,}' for steps in HORIZONS)} |", "|---|" + "---:|" * len(HORIZONS)]
     for name in dict.fromkeys(row["method"] for row in rows):
-        found = {row["num_steps"]: row["planned_mb"] for row in rows if row["method"] == name}
-        lines.append(f"| {name} | {' | '.join(f'{found[steps]:,.1f}' for steps in HORIZONS)} |")
+        found = {row["num_steps"]: f"{row['mb']:,.1f}" for row in rows if row["method"] == name}
+        lines.append(f"| {name} | {' | '.join(found.get(steps, '–') for steps in HORIZONS)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -57,7 +67,10 @@ def main() -> None:
         for num_steps in HORIZONS:
             planned = round(planned_bytes(meta_gradient, num_steps) / 1e6, 2)
             print(f"{name}, {num_steps} steps: {planned} MB", file=sys.stderr)
-            rows.append({"method": name, "num_steps": num_steps, "planned_mb": planned, "jax": jax.__version__})
+            rows.append({"method": name, "num_steps": num_steps, "mb": planned, "with": f"jax {jax.__version__}"})
+    for num_steps in AFFORDABLE:
+        row = {"method": "MAML by higher, measured", "num_steps": num_steps, "mb": peer_megabytes(num_steps)}
+        rows.append(row | {"with": ", ".join(REQUIREMENTS["torch"][:3:2])})
     write_text(RESULTS / "memory.json", json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
     fill(PAGE, "memory", table(rows))
 

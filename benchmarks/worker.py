@@ -51,7 +51,7 @@ def main(library: str, name: str, seconds: float) -> None:
             meta_steps=count * len(case.batches),
             wall_s=time.perf_counter() - wall,
             cpu_s=time.process_time() - cpu,
-            peak_mb=_peak_bytes() / 1e6,
+            peak_mb=peak_bytes() / 1e6,
         )
 
 
@@ -74,7 +74,7 @@ def one_core() -> Iterator[None]:
             os.sched_setaffinity(int(thread), cores)
 
 
-def _peak_bytes() -> int:
+def peak_bytes() -> int:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
 
