@@ -1,8 +1,10 @@
 """Memory against horizon, read off the compiled programs."""
 
 import jax
+import jax.numpy as jnp
 import optax
 import pytest
+from jax.flatten_util import ravel_pytree
 from problems import conv_net, conv_net_loss, image_tasks
 
 import shrinx as sx
@@ -50,3 +52,23 @@ def test_checkpointing_changes_no_gradient(num_steps):
     difference = optax.tree.norm(optax.tree.sub(stored.mean, checkpointed.mean))
     assert difference < 1e-4 * scale
     assert float(info.query_loss) == pytest.approx(float(stored_info.query_loss), rel=1e-5)
+
+
+def test_the_state_of_a_learner_can_be_donated():
+    """Its memory is used for the new state, and the old one is gone."""
+    learner = sx.sigma_reptile(
+        sx.ProximalGD(0.1), num_steps=2, optimiser=optax.adam(0.1), variance_optimiser=optax.adam(0.1)
+    )
+    tasks = image_tasks(jax.random.key(1), 2)
+
+    def update(state, tasks):
+        return learner.update(conv_net_loss, state, tasks, key=jax.random.key(2))[0]
+
+    def begin():
+        return learner.init(sx.Prior.create(conv_net(jax.random.key(0)), variance=0.1))
+
+    state, donated = begin(), begin()
+    with jax.numpy_dtype_promotion("standard"):  # Optax itself mixes integers and floats.
+        expected, found = jax.jit(update)(state, tasks), jax.jit(update, donate_argnums=0)(donated, tasks)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(donated.prior.mean))
+    assert jnp.array_equal(ravel_pytree(expected.prior.mean)[0], ravel_pytree(found.prior.mean)[0])
