@@ -18,13 +18,12 @@ README = "quick-sigma-maml"
 SINUSOID = (README, *(f"paper-{algorithm}" for algorithm in SIGMA))
 
 # Name of the test -> what was measured instead.
-_COLLAPSED = "σ-Reptile loses its solution after 15,000 updates; error 2.24 ± 1.57, layer 0 alone 2.38 ± 1.49"
+_NEARLY = "σ-Reptile: 0.061; by seeds 0.042, 0.051, 0.048, 0.068, 0.098"
 _ONE_LOST = "σ-iMAML loses one seed of five: errors 0.037, 1.30, 0.042, 0.063, 0.078; layer 0 alone 0.73 ± 1.3"
 MISSED: dict[str, str] = {
     "test_sinusoid_error_is_small[paper-sigma-imaml]": _ONE_LOST,
     "test_sinusoid_first_layer_is_as_good_as_all[paper-sigma-imaml]": _ONE_LOST,
-    "test_sinusoid_error_is_small[paper-sigma-reptile]": _COLLAPSED,
-    **{f"test_sinusoid_no_other_module_will_do[paper-sigma-reptile-{m}]": _COLLAPSED for m in ("b1", "b2", "w1", "w2")},
+    "test_sinusoid_error_is_small[paper-sigma-reptile]": _NEARLY,
 }
 
 
