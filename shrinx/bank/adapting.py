@@ -71,7 +71,7 @@ def adapt_task(
     - `chunk_size`: so many tasks at a time; all by default.
     - `scale`: for a bank that keeps posteriors; what `loss_fn` must be multiplied by to be the negative log-likelihood
       of all the data, see [`laplace`][shrinx.laplace].
-    - `about`: what [`describe`][shrinx.Bank.describe] would be given for a task, by name; stored together with it.
+    - `about`: what `Bank.describe` would be given for a task, by name; stored together with it.
     - `report`: told about once a second how many steps have been made, and how many there may be.
 
     Nothing is stored before all tasks have been adapted to: interrupted until then, it leaves the bank as it was.

@@ -134,7 +134,7 @@ def _share(methods: Methods) -> Goal:
     if OURS not in methods:
         return Goal(text, _no_run(OURS), None)
     fraction = number(methods[OURS].result.get("fraction"))
-    return Goal(text, percent(fraction), None if math.isnan(fraction) else fraction <= 0.2)
+    return Goal(text, percent(fraction, 3), None if math.isnan(fraction) else fraction <= 0.2)
 
 
 GOALS: dict[str, Callable[[Methods], Goal]] = {
