@@ -87,6 +87,23 @@ class Problem(eqx.Module):
         carry, (info, seen) = _scan(self._step(prior, observe), self._start(prior), self.num_steps, segment)
         return self._adapted(prior, carry, info), seen
 
+    def visit(self, prior: Prior, steps: Int[Array, " visits"], see: Any, state: Any) -> tuple[Any, Any]:
+        """Adapt without a reverse pass: `state, seen = see(state, step, params)` after each of the rising `steps`.
+
+        **Returns:** the last state, and what was seen, stacked.
+        """
+        part, restriction = self._restricted(prior)
+        advance = self._step(prior, _nothing)
+
+        def leg(carry: Any, step: Array) -> tuple[Any, Any]:
+            adapting, taken, state = carry
+            adapting = jax.lax.fori_loop(taken, step, lambda index, adapting: advance(adapting, index)[0], adapting)
+            state, seen = see(state, step, _complete(part.at(adapting[0]), restriction, prior))
+            return (adapting, step, state), seen
+
+        (_, _, state), seen = jax.lax.scan(leg, (self._start(prior), jnp.zeros_like(steps[0]), state), steps)
+        return state, seen
+
     def _restricted(self, prior: Prior) -> tuple[Prior, Restriction | None]:
         part, restriction = (prior, None) if self.trainable is None else prior.restrict(self.trainable)
         if self.fixed_log_variance is not None:

@@ -17,6 +17,7 @@ from .bank.posterior import Structure
 from .bank.verify import verify
 from .cli_actions import Action, named_files, run_action
 from .cli_voices import add_say, enrol_voices, say_digits
+from .data.progress import bar
 from .runs.errors import UserError
 
 _EXAMPLES = """examples:
@@ -113,18 +114,21 @@ def _adapt(parsed: argparse.Namespace) -> None:
         solver = replace(solver, learning_rate=parsed.learning_rate)
     names = parsed.task[0] if len(parsed.task) == 1 else parsed.task
     sample = setup.learner.sample
-    report = adapt_task(
-        bank,
-        setup.loss_fn,
-        names,
-        read_data(parsed.data, setup, None if len(parsed.task) == 1 else len(parsed.task)),
-        solver,
-        max_steps=10_000 if parsed.max_steps is None else parsed.max_steps,
-        tolerance=parsed.tolerance,
-        key=None if sample is None else jax.random.key(0),
-        sample=sample,
-        scale=parsed.scale,
-    )
+    data = read_data(parsed.data, setup, None if len(parsed.task) == 1 else len(parsed.task))
+    with bar("steps", before="compiling") as watch:
+        report = adapt_task(
+            bank,
+            setup.loss_fn,
+            names,
+            data,
+            solver,
+            max_steps=10_000 if parsed.max_steps is None else parsed.max_steps,
+            tolerance=parsed.tolerance,
+            key=None if sample is None else jax.random.key(0),
+            sample=sample,
+            scale=parsed.scale,
+            report=watch,
+        )
     for name, steps, loss, converged in zip(report.names, report.num_steps, report.loss, report.converged, strict=True):
         end = "converged" if converged else "not converged (raise --max-steps)"
         print(f"{_shown(name)}: loss {loss:.4g}, {end} after {steps:,} steps.")

@@ -57,7 +57,9 @@ def enrol_voices(bank: Bank, parsed: argparse.Namespace) -> None:
         print(f"{name}: {count} utterance{'s' * (count != 1)}, {seconds:.0f} s.", file=sys.stderr)
         if seconds < LITTLE:
             print(f"{name}: that is little; a voice needs some {LITTLE:.0f} s, better a minute.", file=sys.stderr)
-        report = enrol(bank, name, digits, solver=solver, max_steps=parsed.max_steps, tolerance=parsed.tolerance)
+        options = {"solver": solver, "max_steps": parsed.max_steps, "tolerance": parsed.tolerance}
+        with bar(f"{name}: steps", before="compiling") as watch:
+            report = enrol(bank, name, digits, report=watch, **options)
         print(f"{name}: loss {report.loss[0]:.4g} after {report.num_steps[0]:,} steps; try `shrinx say`.")
 
 

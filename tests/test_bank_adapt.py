@@ -11,8 +11,8 @@ from bank_models import sinusoid_prior
 from learners import OPTIMISED
 
 import shrinx as sx
-from shrinx.bank import BankError, calibration
-from shrinx.bank.adapting import _adapt_all
+from shrinx.bank import BankError, calibration, converging
+from shrinx.bank.converging import Descent, advance, start
 from shrinx.models import mlp
 from shrinx.tasks import normal, sinusoid
 
@@ -112,6 +112,32 @@ def test_the_last_step_is_the_last(tmp_path):
         assert (report.num_steps.tolist(), report.converged.tolist()) == ([max_steps], [False])
 
 
+def test_pieces_are_seen_and_change_nothing(tmp_path, monkeypatch):
+    tasks = line_tasks(jax.random.key(0), 3)
+    seen, found = {}, {}
+    for name, shortest in (("single", 0.0), ("doubled", np.inf)):
+        monkeypatch.setattr(converging, "SHORTEST", shortest)
+        monkeypatch.setattr(converging, "LONGEST", np.inf)
+        bank, said = sx.Bank.create(tmp_path / name, line_prior(), "weights"), []
+        options = {"max_steps": 20, "chunk_size": 2, "about": {"task001": {"note": np.ones(1)}}}
+        solver = sx.ProximalGD(1e-4)
+        sx.adapt_task(
+            bank,
+            line_loss,
+            names_of(3),
+            tasks.support,
+            solver,
+            **options,
+            report=lambda done, total, said=said: said.append((done, total)),
+        )
+        seen[name], found[name] = said, bank.params("task001")["weights"]
+        assert (bank.about("task000"), bank.about("task001")) == ({}, {"note": np.ones(1)})
+    assert seen["single"] == [(before + done, 40) for before in (0, 20) for done in range(21)]
+    ends = [0, 1, 2, 4, 8, 16, 20]
+    assert seen["doubled"] == [(before + done, 40) for before in (0, 20) for done in ends]
+    np.testing.assert_array_equal(found["single"], found["doubled"])
+
+
 def test_mini_batches(tmp_path):
     bank = sx.Bank.create(tmp_path / "bank", line_prior(), "weights")
     data = jax.tree.map(lambda leaf: leaf[0], line_tasks(jax.random.key(0), 1, num_support=64).support)
@@ -152,7 +178,8 @@ def test_gradients_and_state_exist_for_the_selected_modules_only():
     def shapes(selected):
         def adapt(prior, data):
             solver = sx.ProximalAdam(0.01)
-            return _adapt_all(mlp.squared_error, prior, data, None, solver, None, 200, 1e-4, selected, None, 1.0, 2)
+            descent = Descent(mlp.squared_error, prior, solver, None, selected, 200, 1e-4, None, 1.0)
+            return advance(descent, data, None, start(descent, 2), jnp.asarray(100))
 
         return carried_shapes(jax.make_jaxpr(adapt)(prior, data).jaxpr)
 

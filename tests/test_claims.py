@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from shrinx.report.goals import GOALS, by_seed
+from shrinx.report.load import load_run as load_reported
 from tools.summary.paper import load_paper
 from tools.summary.runs import Curve, Point, Run, load_run, ratio
 
@@ -257,3 +259,31 @@ def test_omniglot_selected_modules_are_as_good_as_all(algorithm):
     """Within a point."""
     scores = load("omniglot", f"paper-{algorithm}").scores
     assert scores["selected"].mean >= scores["all"].mean - 0.01
+
+
+# Speech
+
+SPEECH = {
+    "sigma-reptile": "--pretrained results/speech/paper-pretrain",
+    "reptile": "--pretrained results/speech/paper-pretrain",
+    "sea-all": "",
+    "sea-emb": "--pretrained results/speech/paper-sea-all",
+}
+
+
+@pytest.mark.parametrize("name", GOALS)
+def test_speech_goal(name):
+    """As the page of these runs states it, for every seed."""
+    folders = sorted(path.parent for path in (RESULTS / "speech").glob("*/result.json"))
+    seeds = by_seed(map(load_reported, folders)).values()
+    missing = [algorithm for algorithm in SPEECH if not any(algorithm in methods for methods in seeds)]
+    if missing:
+        options = (
+            f"--preset paper --algorithm {missing[0]} {SPEECH[missing[0]]} --out results/speech/paper-{missing[0]}"
+        )
+        pytest.skip(f"not run yet: shrinx run speech {options}")
+    found = [GOALS[name](methods) for methods in seeds]
+    assert not [goal.measured for goal in found if goal.met is False]
+    for goal in found:
+        if goal.met is None:
+            pytest.skip(f"not measured: {goal.measured}")

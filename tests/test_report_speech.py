@@ -4,6 +4,7 @@ import base64
 import html
 import json
 import re
+import shutil
 import struct
 
 import numpy as np
@@ -55,8 +56,11 @@ def make_result(methods):
     }
 
 
-def speech_run(path, methods=METHODS, *, speakers=(7, 3), strings=1, measured=True):
+def speech_run(path, methods=METHODS, *, speakers=(7, 3), strings=1, measured=True, algorithm=None):
     make_run(path, make_result(methods), [], seeds=1)
+    if algorithm is not None:
+        config = json.loads((path / "config.json").read_text())
+        (path / "config.json").write_text(json.dumps(config | {"experiment": "speech", "algorithm": algorithm}))
     (path / "voices").mkdir()
     common = {
         "speakers": np.array(speakers),
@@ -150,6 +154,24 @@ def test_several_runs_speak_the_same_strings(tmp_path):
     figures = re.findall(r'<figure id="figure-([^"]+)"', text)
     assert {"steps-80", "steps-40", "blocks-sigma", "blocks-reptile", "similarity", "spectrograms"} <= set(figures)
     assert len(set(figures)) == len(figures)
+
+
+def test_the_page_says_which_goals_are_missed(tmp_path):
+    paths = [speech_run(tmp_path / name, algorithm=name) for name in ("sigma-reptile", "reptile", "sea-all")]
+    shutil.rmtree(paths[0] / "voices")  # Numbers outlive the sound.
+    text = write_comparison(paths, tmp_path / "all").read_text()
+    assert "What must hold on test speakers (seed 0; sigma-reptile, reptile, sea-all)" in text
+    row = r'<tr( class=marked)?><th scope="row">([^<]+)</th><td>{}[^<]*</td><td>([^<]*)</td></tr>'
+    similarity = re.search(row.format("Similarity to the real speaker, 80 utterances"), text)
+    assert similarity.groups()[:2] == (" class=marked", "missed")
+    assert "σ-Reptile: 0.50\u00a0±\u00a00.10;" in similarity[3]
+    assert similarity[3].endswith("not σ-Reptile &gt; SEA-All; the real speaker&#x27;s own 0.5 is 0 above σ-Reptile")
+    likelihood = re.search(row.format("Negative log-likelihood after adapting to 80 utterances"), text)
+    assert likelihood.groups()[:2] == (None, "not measured")
+    assert likelihood[3].endswith("SEA-Emb: no run of sea-emb")
+    table = (tmp_path / "all" / "tables" / "goals.csv").read_text().splitlines()
+    assert table[0] == "seed,goal,verdict,measured"
+    assert "0,σ-Reptile stores at most 20 % of the parameters per voice,met,20 %" in table
 
 
 def test_a_page_holds_no_more_sound_than_it_may(tmp_path, monkeypatch):

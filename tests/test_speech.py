@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +11,7 @@ from speech_files import pitch_of, speech_arrays, speech_folder
 
 import shrinx as sx
 from shrinx.data.audio import decode
-from shrinx.data.speech import RATE
+from shrinx.data.speech import RATE, spoken_digits
 from shrinx.experiments import find_experiment, speech_results
 from shrinx.experiments.speech_modules import (
     by_depth,
@@ -28,6 +29,7 @@ from shrinx.runs.execute import execute
 from shrinx.runs.folder import Request, RunFolder, read_metrics
 from shrinx.runs.model import load_prior, save_prior
 from shrinx.runs.stages import train_in_chunks
+from shrinx.tasks.speech import draw_strings, held_out_speakers, recordings_of
 
 TOY = {
     "num_test_tasks": 2,
@@ -186,6 +188,33 @@ def test_sets_of_modules():
     assert selected_modules(plain, 2) is None
     with pytest.raises(UserError, match="needs learned variances"):
         subset("selected", NETWORK, plain, **options)
+
+
+def test_voices_are_those_of_the_step_at_which_they_stop():
+    """And the whole curve is measured all the same."""
+    recordings = recordings_of(spoken_digits(speech_arrays(num_speakers=2)))
+    frames = {"num_strings": 1, "num_frames": 5}
+    tasks = held_out_speakers(recordings, jnp.arange(2), num_support=4, num_query=2, **frames)
+    keys, solver = jax.random.split(jax.random.key(0), 2), sx.ProximalAdam(1e-2)
+    prior = sx.Prior.create(NETWORK.init(jax.random.key(1)), variance=1e3)
+    sample = eqx.Partial(draw_strings, **frames)
+    loss_fn, options = NETWORK.negative_log_likelihood, {"steps": (0, 2, 5), "sample": sample}
+    early, late = (
+        adapt_voices(NETWORK, prior, tasks, solver, keys, stop=jnp.asarray(stop), **options) for stop in (2, 5)
+    )
+    np.testing.assert_array_equal(early[1], late[1])
+
+    @jax.jit
+    @jax.vmap
+    def reference(support, query, key):
+        params = sx.adapt(loss_fn, prior, support, solver, num_steps=2, key=key, sample=sample).params
+        return params, loss_fn(params, query)
+
+    params, score = reference(tasks.support, tasks.query, keys)
+    np.testing.assert_allclose(early[1][:, 1], score, rtol=1e-3)
+    for ours, expected, later in zip(*map(jax.tree.leaves, (early[0], params, late[0])), strict=True):
+        np.testing.assert_allclose(ours, expected, atol=1e-5)
+        assert not np.allclose(later, expected, atol=1e-5)
 
 
 def test_baselines_stop_where_validation_speakers_are_predicted_best():

@@ -7,6 +7,7 @@ import pytest
 
 from tools.summary.__main__ import main
 from tools.summary.documents import tables_in
+from tools.summary.errors import SummaryError
 from tools.summary.paper import Groups, Paper, Reference
 from tools.summary.rows import collect
 from tools.summary.runs import load_run
@@ -112,6 +113,34 @@ def test_rows(root, capsys):
         **{"command": "shrinx run toy", "commit": "abc", "device": "cpu", "date": "2026-01-01"},
     }
     assert found["all, at its best", "error"]["ci95"] == 0.2
+
+
+def test_rows_of_a_speech_run(tmp_path):
+    score, curve = {"mean": 2.0, "ci95": 0.5}, {"mean": [3.0, 2.0, 2.5], "ci95": [0.1, 0.2, 0.3]}
+    voice = "all, 80 utterances"
+    result = {
+        "metric": {"name": "nll", "lower_is_better": True},
+        "test": {"subsets": {voice: score}},
+        "curves": {"steps": [0, 10, 10_000], "horizon": 100, "series": {voice: curve}},
+        "speech": {"stops": {voice: 10}},
+    }
+    write_run(tmp_path / "toy" / "one", result=result)
+    measures = {"similarity": {"all-80": {"mean": 0.8, "ci95": 0.1, "values": [0.8]}, "same speaker": {"mean": 0.9}}}
+    (tmp_path / "toy" / "one" / "measures.json").write_text(json.dumps(measures))
+    rows = collect([load_run(tmp_path / "toy" / "one")], Paper((), ()))
+    assert {(row.condition, row.metric): (row.mean, row.ci95) for row in rows} == {
+        (voice, "nll"): (2.0, 0.5),
+        (f"{voice}, at its best", "nll"): (2.0, 0.2),
+        (f"{voice}, at its best", "steps"): (10, None),
+        (f"{voice}, at the last step", "nll"): (2.5, 0.3),
+        (voice, "similarity"): (0.8, 0.1),
+        ("real, same speaker", "similarity"): (0.9, None),
+        (voice, "steps"): (10, None),
+        ("run", "seconds"): (None, None),
+    }
+    (tmp_path / "toy" / "one" / "measures.json").write_text('{"similarity": {"all-80": 3}}')
+    with pytest.raises(SummaryError, match="is not what `shrinx run` writes"):
+        load_run(tmp_path / "toy" / "one")
 
 
 def test_tables(root):

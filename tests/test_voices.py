@@ -2,7 +2,9 @@
 
 import re
 import shutil
+import signal
 import wave
+from contextlib import contextmanager
 from dataclasses import replace
 
 import jax
@@ -13,6 +15,7 @@ from scipy.io import wavfile
 from speech_files import HOP, RATE, speech_arrays, tone
 
 import shrinx as sx
+from shrinx import cli_voices
 from shrinx.bank import TaskReport
 from shrinx.cli import main
 from shrinx.data import speech_source
@@ -109,6 +112,7 @@ def test_from_a_run_to_speech(folder, hearing, capsys):
     printed = capsys.readouterr()
     assert re.search(r"alice: loss \d\.\d+ after 20 steps; try `shrinx say`.", printed.out)
     assert "alice: 2 utterances, 1 s." in printed.err
+    assert re.search(r"alice: steps .* 20/20 ", printed.err)
     assert "alice: that is little; a voice needs some 10 s" in printed.err
 
     bank = sx.Bank.open("bank")
@@ -135,6 +139,27 @@ def test_from_a_run_to_speech(folder, hearing, capsys):
     write_wav(folder / "d.wav", say(bank, "alicia", script))
     assert heard("d.wav") == heard("b.wav")
     assert main(["bank", "verify", "bank"]) == 0
+
+
+def test_an_interrupted_enrolment_leaves_the_bank_as_it_was(folder, hearing, monkeypatch, capsys):
+    steps = []
+
+    @contextmanager
+    def watched(label, **options):
+        def report(done, total):
+            steps.append(done)
+            if label == "alice: steps" and done > 1:
+                signal.raise_signal(signal.SIGINT)
+
+        yield report
+
+    monkeypatch.setattr(cli_voices, "bar", watched)
+    sx.Bank.open("bank").put("alice", sx.Bank.open("bank").prior.mean)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert main(["adapt", "--base", "bank", "--task", "alice", "--data", "alice"]) == 130
+    assert capsys.readouterr().err.endswith("shrinx: interrupted.\n")
+    assert 1 < steps[-1] < 20
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
 def test_a_recording_is_copied_at_the_voices_own_pitch(folder, hearing):

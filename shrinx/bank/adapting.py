@@ -1,29 +1,23 @@
 """Adapting into a bank: the task-specific modules only, until the posterior objective has converged."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, Key, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
 from .._check import check_at_least
-from .._prior import Prior
-from .._problem import Problem, make_problem
 from .._solver import AbstractSolver
 from .._task import Task, check_tasks
-from .._tree import tree_where
-from .._types import Data, LossFn, Params, SampleFn, Scalar
+from .._types import Data, LossFn, SampleFn
 from .bank import Bank
+from .converging import Descent, Result, converge
 from .errors import BankError
 from .names import check_name
-from .posterior import POSTERIORS, check_structure, posterior_of
-
-WINDOW = 100
-"""Steps between two looks at the objective."""
+from .posterior import POSTERIORS, check_structure
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +50,8 @@ def adapt_task(
     sample: SampleFn | None = None,
     chunk_size: int | None = None,
     scale: float = 1.0,
+    about: Mapping[str, Mapping[str, np.ndarray]] | None = None,
+    report: Callable[[int, int], object] | None = None,
 ) -> TaskReport:
     r"""Adapt the task-specific modules to a task, or to a batch of tasks at once, and put the result into the bank.
 
@@ -75,6 +71,10 @@ def adapt_task(
     - `chunk_size`: so many tasks at a time; all by default.
     - `scale`: for a bank that keeps posteriors; what `loss_fn` must be multiplied by to be the negative log-likelihood
       of all the data, see [`laplace`][shrinx.laplace].
+    - `about`: what `Bank.describe` would be given for a task, by name; stored together with it.
+    - `report`: told about once a second how many steps have been made, and how many there may be.
+
+    Nothing is stored before all tasks have been adapted to: interrupted until then, it leaves the bank as it was.
 
     **Returns:** a `TaskReport`. If a task's loss is not finite, the others are stored and an error names it.
 
@@ -112,132 +112,36 @@ def adapt_task(
     if bank.posterior is not None:
         check_structure(bank.posterior, prior.restrict(bank.selected)[0], scale)
     keys = None if key is None else jax.random.split(key, count)
-    options = (int(max_steps), tolerance, bank.selected, bank.posterior, scale, chunk_size or count)
-    result: _Result = _adapt_all(loss_fn, prior, data, keys, solver, sample, *options)
-    result = jax.tree.map(np.asarray, result)
-    _store(bank, names, result)
+    options = (int(max_steps), float(tolerance), bank.posterior, float(scale))
+    descent = Descent(loss_fn, prior, solver, sample, bank.selected, *options)
+    size = chunk_size or count
+    firsts = range(0, count, size)
+    total = len(firsts) * int(max_steps)
+    parts = []
+    for place, first in enumerate(firsts):
+        own_data, own_keys = jax.tree.map(lambda leaf, first=first: leaf[first : first + size], (data, keys))
+        watch = partial(_tell, report, place * int(max_steps), total)
+        parts.append(converge(descent, own_data, own_keys, watch))
+    result: Result = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+    _store(bank, names, result, about or {})
     return TaskReport(names, result.num_steps, result.loss, result.objective, result.residual, result.converged)
 
 
-class _Result(NamedTuple):
-    part: Any
-    posterior: Any
-    num_steps: Any
-    loss: Any
-    objective: Any
-    residual: Any
-    converged: Any
-    failed: Any
+def _tell(report: Callable[[int, int], object] | None, before: int, total: int, done: int) -> None:
+    if report is not None:
+        report(before + done, total)
 
 
-def _store(bank: Bank, names: tuple[str, ...], result: _Result) -> None:
+def _store(bank: Bank, names: tuple[str, ...], result: Result, about: Mapping[str, Mapping[str, np.ndarray]]) -> None:
     for index, name in enumerate(names):
         if not result.failed[index]:
             posterior = None
             if result.posterior is not None:
                 posterior = POSTERIORS[str(bank.posterior)](jnp.asarray(result.posterior[index]))
-            bank.put_part(name, [leaf[index] for leaf in result.part], posterior)
+            bank.put_part(name, [leaf[index] for leaf in result.part], posterior, about.get(name))
     failed = [name for name, failure in zip(names, result.failed, strict=True) if failure]
     if failed:
         raise BankError(
             f"Adaptation met a loss or gradient that is not finite for {failed}: not stored (the other "
             f"{len(names) - len(failed)} tasks are). Look at the data, or lower the solver's learning rate."
         )
-
-
-@eqx.filter_jit
-def _adapt_all(
-    loss_fn: LossFn,
-    prior: Prior,
-    data: Data,
-    keys: Key[Array, " tasks"] | None,
-    solver: AbstractSolver,
-    sample: SampleFn | None,
-    max_steps: int,
-    tolerance: float,
-    selected: tuple[str, ...],
-    posterior: str | None,
-    scale: float,
-    chunk_size: int,
-) -> _Result:
-    def one(inputs: tuple[Data, PRNGKeyArray | None]) -> _Result:
-        task_data, key = inputs
-        problem = make_problem(
-            loss_fn, prior, task_data, solver, num_steps=1, key=key, sample=sample, trainable=selected
-        )
-        return _converge(problem, max_steps, tolerance, posterior, scale)
-
-    return jax.lax.map(one, (data, keys), batch_size=chunk_size)
-
-
-class _State(NamedTuple):
-    displacement: Params
-    solver: Any
-    num_steps: Int[Array, ""]
-    loss: Scalar
-    objective: Scalar
-    gradient_norm: Scalar
-    first_objective: Scalar
-    first_norm: Scalar
-    converged: Bool[Array, ""]
-    failed: Bool[Array, ""]
-
-
-def _converge(problem: Problem, max_steps: int, tolerance: float, structure: str | None, scale: float) -> _Result:
-    prior = problem.prior
-    part, restriction = prior.restrict(problem.trainable or ())
-    window = min(WINDOW, max_steps)
-
-    def loss_at(params: Params, batch: Data) -> Scalar:
-        return problem.loss_fn(restriction.merge(params, prior.mean), batch)
-
-    def step(carry: Any, index: Array) -> tuple[Any, Any]:
-        displacement, state, failed = carry
-        batch = problem.batch(index)
-        energy = part.energy(part.at(displacement))
-        moved, new_state, info = problem.solver.step(
-            lambda delta: loss_at(part.at(delta), batch), displacement, state, part
-        )
-        failed |= ~(jnp.isfinite(info.loss) & jnp.isfinite(info.gradient_norm))
-        carry = tree_where(~failed & (index < max_steps), (moved, new_state), (displacement, state))
-        return (*carry, failed), (info.loss.astype(energy.dtype), energy, info.gradient_norm)
-
-    def advance(state: _State) -> _State:
-        indices = state.num_steps + jnp.arange(window, dtype=jnp.int32)
-        carry = (state.displacement, state.solver, state.failed)
-        (displacement, solver, failed), (losses, energies, norms) = jax.lax.scan(step, carry, indices)
-        objective = jnp.mean(losses + energies)
-        start = state.num_steps == 0
-        first_objective = jnp.where(start, losses[0] + energies[0], state.first_objective)
-        # The last term is what rounding alone may change.
-        change = tolerance * jnp.abs(first_objective - objective) + 1e-6 * jnp.abs(objective)
-        return _State(
-            displacement=displacement,
-            solver=solver,
-            num_steps=jnp.minimum(state.num_steps + window, max_steps),
-            loss=jnp.mean(losses),
-            objective=objective,
-            gradient_norm=norms[-1],
-            first_objective=first_objective,
-            first_norm=jnp.where(start, norms[0], state.first_norm),
-            converged=~start & (jnp.abs(state.objective - objective) <= change),
-            failed=failed,
-        )
-
-    def unfinished(state: _State) -> Bool[Array, ""]:
-        return ~state.converged & ~state.failed & (state.num_steps < max_steps)
-
-    dtype = prior.log_variance.dtype
-    zeros = jax.tree.map(jnp.zeros_like, part.mean)
-    no = jnp.zeros((), bool)
-    nothing = (jnp.zeros((), dtype),) * 5
-    state = _State(zeros, problem.solver.init(part), jnp.zeros((), jnp.int32), *nothing, converged=no, failed=no)
-    state = jax.lax.while_loop(unfinished, advance, state)
-    params = part.at(state.displacement)
-    posterior = None
-    if structure is not None:
-        posterior = posterior_of(lambda p: loss_at(p, problem.data), part, params, structure, scale).array
-    residual = state.gradient_norm / jnp.where(state.first_norm > 0, state.first_norm, 1)
-    return _Result(
-        params, posterior, state.num_steps, state.loss, state.objective, residual, state.converged, state.failed
-    )

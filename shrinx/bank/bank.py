@@ -184,9 +184,15 @@ class Bank:
             check_shared(self._base, name, leaves)
         self.put_part(name, self._base.restriction.extract(tuple(leaves)), posterior)
 
-    def put_part(self, name: str, part: Any, posterior: AbstractPosterior | None = None) -> None:
-        """`put` for the task-specific modules alone, as `prior.restrict(bank.selected)` cuts them out."""
-        self._store.write(name, make_delta(self._base, self._index, name, part, posterior))
+    def put_part(
+        self,
+        name: str,
+        part: Any,
+        posterior: AbstractPosterior | None = None,
+        about: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        """`put` and `describe` in one, for the modules that `prior.restrict(bank.selected)` cuts out."""
+        self._store.write(name, make_delta(self._base, self._index, name, part, posterior).about(about or {}))
 
     def params(self, name: str) -> Params:
         """All parameters of a task: the shared ones and its own."""

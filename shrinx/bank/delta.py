@@ -4,6 +4,7 @@ Exact deltas are the adapted values themselves, so that reading gives back the v
 differences to the base, whose small numbers lose less.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
@@ -32,6 +33,12 @@ class Delta:
     tensors: dict[str, np.ndarray]
     encoding: str
     error: float
+
+    def about(self, arrays: Mapping[str, np.ndarray]) -> "Delta":
+        """The same task, described by these arrays and no others."""
+        parameters = {key: array for key, array in self.tensors.items() if not key.startswith(ABOUT)}
+        described = {f"{ABOUT}{key}": array for key, array in arrays.items()}
+        return Delta({**parameters, **described}, self.encoding, self.error)
 
 
 def check_compression(compression: str | None) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .delta import ABOUT, Delta
+from .delta import Delta
 from .errors import BankError, DamagedError
 from .lock import locked
 from .names import check_name, file_name
@@ -69,10 +69,7 @@ class Store:
     def describe(self, name: str, about: Mapping[str, np.ndarray]) -> None:
         """Keep arrays beside a task's parameters, in place of those that were there."""
         with locked(self.path):
-            delta = self.read(name)
-            parameters = {key: array for key, array in delta.tensors.items() if not key.startswith(ABOUT)}
-            described = {f"{ABOUT}{key}": array for key, array in about.items()}
-            self._write(name, Delta({**parameters, **described}, delta.encoding, delta.error))
+            self._write(name, self.read(name).about(about))
 
     def delete(self, name: str) -> None:
         check_name(name)

@@ -17,8 +17,8 @@ def no_bar(label: str) -> Iterator[Report]:
 
 
 @contextmanager
-def bar(label: str, *, in_bytes: bool = False) -> Iterator[Report]:
-    """Yields a `Report` that draws a bar on standard error."""
+def bar(label: str, *, in_bytes: bool = False, before: str = "") -> Iterator[Report]:
+    """Yields a `Report` that draws a bar on standard error; `before` stands for the rate until there is one."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -30,8 +30,20 @@ def bar(label: str, *, in_bytes: bool = False) -> Iterator[Report]:
         TransferSpeedColumn,
     )
 
-    counts = (DownloadColumn(), TransferSpeedColumn()) if in_bytes else (MofNCompleteColumn(),)
+    from ..runs.progress import Rate
+
+    counts = (DownloadColumn(), TransferSpeedColumn()) if in_bytes else (MofNCompleteColumn(), Rate(before))
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), *counts, TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task(label, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+    progress = Progress(*columns, console=Console(stderr=True))
+    task = progress.add_task(label, total=None)
+
+    def report(done: int, total: int | None) -> None:
+        progress.start()
+        progress.update(task, completed=done, total=total)
+
+    try:
+        yield report
+    finally:
+        # What fails before anything is done gets its sentence and no bar.
+        if progress.live.is_started:
+            progress.stop()

@@ -33,7 +33,7 @@ Arrays = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Adapts a prior to held-out speakers, validation speakers first."""
+    """Adapts a prior to held-out speakers; where voices stop early, to validation speakers first."""
 
     config: Any
     network: WaveNet
@@ -48,14 +48,13 @@ class Evaluation:
         """What goes into `result.json`."""
         self._keep("reference", self._reference)
         config, steps = self.config, grid(self.config.adapt_steps)
-        curves: dict[str, np.ndarray] = {}
+        tests: dict[str, np.ndarray] = {}
         stops: dict[str, int] = {}
         for label in config.adapted:
             for num_support in config.held_out_support:
                 name = f"{label}, {num_support} utterances"
-                curves[name], stops[name] = self._of(label, num_support, steps)
+                tests[name], stops[name] = self._of(label, num_support, steps)
         places = {name: steps.index(stop) for name, stop in stops.items()}
-        tests = {name: curve[len(self.split.validation) :] for name, curve in curves.items()}
         scores = {name: curve[:, places[name]] for name, curve in tests.items()}
         first = next(iter(scores))
         chosen = f"selected, {config.held_out_support[0]} utterances"
@@ -83,35 +82,30 @@ class Evaluation:
         }
 
     def _of(self, label: str, num_support: int, steps: tuple[int, ...]) -> tuple[np.ndarray, int]:
-        """Curves of all held-out speakers when these modules adapt, and the step at which their voices speak."""
+        """Curves of test speakers when these modules adapt, and the step at which their voices speak."""
         config = self.config
         names = subset(label, self.network, self.prior, count=config.num_selected, seed=config.seed)
         plan = _Plan(label, num_support, ("speaker",) if config.algorithm == "sea-emb" else names)
-        groups = [*self._groups("validation"), *self._groups("test")]
-        parts = [
-            self._keep(plan.file("curve", group), partial(self._curve, plan, group, members, steps))["curve"]
-            for group, members in groups
-        ]
-        curve = np.concatenate(parts)
-        if not config.early_stop:
-            return curve, steps[-1]
-        stop = best_step(steps, curve[: len(self.split.validation)])
-        for group, members in self._groups("test"):
-            self._keep(plan.file("spoken", group), partial(self._stopped, plan, members, stop))
-        return curve, stop
+        stop = steps[-1]
+        if config.early_stop:
+            stop = best_step(steps, self._curves(plan, "validation", steps, stop))
+        return self._curves(plan, "test", steps, stop), stop
 
-    def _curve(self, plan: "_Plan", group: str, members: np.ndarray, steps: tuple[int, ...]) -> Arrays:
+    def _curves(self, plan: "_Plan", part: str, steps: tuple[int, ...], stop: int) -> np.ndarray:
+        found = [
+            self._keep(plan.file("curve", group), partial(self._curve, plan, group, members, steps, stop))["curve"]
+            for group, members in self._groups(part)
+        ]
+        return np.concatenate(found)
+
+    def _curve(self, plan: "_Plan", group: str, members: np.ndarray, steps: tuple[int, ...], stop: int) -> Arrays:
         self._say(f"Adapting {plan.label} modules to {plan.num_support} utterances of speakers {members.tolist()} …")
-        params, curve = self._adapt(plan, members, steps)
-        if group.startswith("test") and not self.config.early_stop:
-            self._keep(plan.file("spoken", group), partial(self._spoken, params, members, steps[-1]))
+        params, curve = self._adapt(plan, members, steps, stop)
+        if group.startswith("test"):
+            self._keep(plan.file("spoken", group), partial(self._spoken, params, members, stop))
         return {"speakers": members, "steps": np.asarray(steps), "curve": np.asarray(curve)}
 
-    def _stopped(self, plan: "_Plan", members: np.ndarray, stop: int) -> Arrays:
-        self._say(f"Speaking after {stop} steps, speakers {members.tolist()} …")
-        return self._spoken(self._adapt(plan, members, (stop,))[0], members, stop)
-
-    def _adapt(self, plan: "_Plan", members: np.ndarray, steps: tuple[int, ...]) -> tuple[Params, jax.Array]:
+    def _adapt(self, plan: "_Plan", members: np.ndarray, steps: tuple[int, ...], stop: int) -> tuple[Params, jax.Array]:
         config, speakers = self.config, jnp.asarray(members)
         tasks = held_out_speakers(
             self.recordings,
@@ -127,7 +121,15 @@ class Evaluation:
         sample = eqx.Partial(draw_strings, num_strings=config.num_strings, num_frames=config.num_frames)
         solver = make_solver(config)
         return adapt_voices(
-            self.network, self.prior, tasks, solver, keys, steps=steps, sample=sample, trainable=plan.names
+            self.network,
+            self.prior,
+            tasks,
+            solver,
+            keys,
+            steps=steps,
+            stop=jnp.asarray(stop, jnp.int32),
+            sample=sample,
+            trainable=plan.names,
         )
 
     def _script(self, members: np.ndarray) -> Script:

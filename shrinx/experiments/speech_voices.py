@@ -1,7 +1,6 @@
 """Held-out speakers: adapt to each, see how well their other utterances are predicted on the way, and speak."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 import equinox as eqx
@@ -14,6 +13,7 @@ from .._prior import Prior
 from .._problem import make_problem
 from .._solver import AbstractSolver
 from .._task import Task
+from .._tree import tree_where
 from .._types import Params, SampleFn
 from ..data.speech import SILENCE
 from ..models.wavenet import SILENCE as MIDDLE
@@ -31,12 +31,13 @@ def adapt_voices(
     keys: Key[Array, " voices"],
     *,
     steps: tuple[int, ...],
+    stop: Int[Array, ""],
     sample: SampleFn,
     trainable: tuple[str, ...] | None = None,
 ) -> tuple[Params, Float[Array, "voices steps"]]:
     """Adapt to all tasks side by side, in one pass.
 
-    **Returns:** the parameters after the last of `steps`, one set per voice, and the negative log-likelihood of the
+    **Returns:** the parameters after `stop`, one of `steps`, one set per voice, and the negative log-likelihood of the
     query strings after each of them.
     """
     loss_fn = network.negative_log_likelihood
@@ -56,16 +57,11 @@ def adapt_voices(
             sample=sample,
             trainable=trainable,
         )
-        due = jnp.zeros(problem.num_steps + 1, bool).at[jnp.asarray(steps)].set(True)
 
-        def observe(index: Array, params: Params) -> Array:
-            # Steps are counted alike for all voices, so that under `vmap` this stays a branch that is not taken.
-            score = partial(loss_fn, params, query)
-            return jax.lax.cond(due[index + 1], score, lambda: jnp.full((), jnp.nan, jnp.float32))
+        def see(kept: Params, step: Array, params: Params) -> tuple[Params, Array]:
+            return tree_where(step == stop, params, kept), loss_fn(params, query)
 
-        adapted, seen = problem.watch(prior, observe)
-        curve = jnp.concatenate([loss_fn(prior.mean, query)[None], seen])
-        return adapted.params, curve[jnp.asarray(steps)]
+        return problem.visit(prior, jnp.asarray(steps, jnp.int32), see, prior.mean)
 
     return jax.vmap(one)(tasks.support, tasks.query, keys)
 

@@ -4,7 +4,8 @@
       -> gallery.py (figures with titles and captions) -> svg.py -> page.py (one HTML text) -> write.py (files)
 
 Runs of several conditions: conditions.py (scores against what tells the conditions apart).
-Speech runs: voices.py (what is said, how it was judged) -> speech.py (figures, tables), players.py (sound in the page).
+Speech runs: voices.py (what is said, how it was judged) -> speech.py (figures, tables), players.py (sound in the page),
+goals.py (what must hold, and whether it does).
 
 Only this package imports matplotlib, which is an optional dependency.
 """

@@ -1,6 +1,6 @@
 """Reading the folder of a finished run."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,7 @@ from ..runs.errors import UserError
 from ..runs.folder import FORMAT, read_json, read_metrics
 from .numbers import clean
 from .schema import CONFIG, RESULT, ROW, mismatch, uneven
-from .voices import Voices, load_voices
+from .voices import Measures, Voices, load_measures, load_voices
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,8 @@ class LoadedRun:
     result: dict[str, Any]
     voices: Voices | None = None
     """What a speech run has said."""
+    measures: Measures = field(default_factory=dict)
+    """How that was judged."""
 
     @property
     def experiment(self) -> str:
@@ -64,6 +66,7 @@ def load_run(path: Path) -> LoadedRun:
         metrics=_metrics(path),
         result=result,
         voices=load_voices(path),
+        measures=load_measures(path),
     )
 
 

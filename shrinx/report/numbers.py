@@ -59,13 +59,13 @@ def short(value: Any, digits: int = 3) -> str:
     return text.replace("-", "−")
 
 
-def percent(fraction: Any) -> str:
+def percent(fraction: Any, digits: int = 2) -> str:
     """
-    >>> percent(0.0451), percent(1.0)
-    ('4.5 %', '100 %')
+    >>> percent(0.0451), percent(1.0), percent(0.2041, 3)
+    ('4.5 %', '100 %', '20.4 %')
     """
     value = 100 * number(fraction)
-    return "–" if math.isnan(value) else f"{value:.2g} %" if 0 < value < 99.5 else f"{value:.0f} %"
+    return "–" if math.isnan(value) else f"{value:.{digits}g} %" if 0 < value < 99.5 else f"{value:.0f} %"
 
 
 def with_interval(score: dict[str, Any] | None) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from . import sentences
 from .conditions import condition_table
 from .gallery import Drawing, comparison_drawings, run_drawings
+from .goals import by_seed, goals
 from .load import LoadedRun
 from .numbers import clean, duration, known, percent, short, with_interval
 from .players import columns_of, listen
@@ -58,6 +59,7 @@ def comparison_page(runs: list[LoadedRun], drawings: Iterable[Drawing], tables: 
         notes=("± is half the 95 % interval of the mean.", sentences.reference(runs)),
         sections=(
             _section("Listen", listen(columns_of(runs))),
+            _section("Goals", _goals(runs)),
             _figures(drawings),
             _section(
                 "Numbers",
@@ -207,6 +209,18 @@ def _scores(run: LoadedRun) -> str:
     table = [[name, with_interval(score), *([_range(score)] if widths else [])] for name, score in rows]
     header = ["Adapted", metric.capitalize(), *(["Range over seeds"] if widths else [])]
     return _table(f"Held-out {metric}; {sentences.better(run.result)}", header, table)
+
+
+def _goals(runs: list[LoadedRun]) -> str:
+    """What speech runs must show, and whether they do; those that do not are marked, and say so."""
+    tables = []
+    for seed, methods in by_seed(runs).items():
+        found = goals(methods)
+        rows = [[goal.verdict, goal.text, goal.measured] for goal in found]
+        missed = [index for index, goal in enumerate(found) if goal.met is False]
+        label = f"What must hold on test speakers (seed {seed}; {', '.join(run.name for run in methods.values())})"
+        tables.append(_table(label, ["Verdict", "Goal", "Measured"], rows, missed, words=True))
+    return "".join(tables)
 
 
 def _judged(runs: list[LoadedRun]) -> str:

@@ -12,7 +12,7 @@ from jaxtyping import Float32, UInt8
 from ..data.speech import RATE
 from .load import LoadedRun
 from .numbers import clean, short
-from .voices import MEASURES, REAL, Voices, method_title, num_utterances
+from .voices import MEASURES, REAL, Voices, method_title, num_utterances, scores_of
 
 LARGEST = 8_000_000
 """Characters of sound a page may hold."""
@@ -64,22 +64,21 @@ def listen(columns: Sequence[Column]) -> str:
 def _rows(columns: Sequence[Column]) -> Iterator[str]:
     if not columns:
         return
-    first = columns[0].voices
+    run, first = columns[0].run, columns[0].voices
     for place, speaker in enumerate(first.speakers[:MOST_SPEAKERS]):
         for string, digits in enumerate(first.digits[place][:MOST_STRINGS]):
-            clips = [_clip("real speaker", first, REAL, (place, string))]
+            clips = [_clip("real speaker", run, first, REAL, (place, string))]
             found = [(column, column.voices.find(speaker, digits)) for column in columns]
-            clips += [_clip(column.title, column.voices, column.method, at) for column, at in found if at is not None]
+            clips += [_clip(c.title, c.run, c.voices, c.method, at) for c, at in found if at is not None]
             said = " ".join(map(str, digits))
             yield f'<h3>Speaker {speaker}: {said}</h3>\n<div class="clips">{"".join(clips)}</div>\n'
 
 
-def _clip(title: str, voices: Voices, method: str, at: tuple[int, int]) -> str:
+def _clip(title: str, run: LoadedRun, voices: Voices, method: str, at: tuple[int, int]) -> str:
     row, string = at
     sound = wav_uri(voices.waves[method][row][string])
-    numbers = [
-        f"{MEASURES[measure].lower()} {short(value, 2)}" for measure, value in voices.judged(method, row).items()
-    ]
+    scores = scores_of(run.measures, method, row)
+    numbers = [f"{MEASURES[measure].lower()} {short(value, 2)}" for measure, value in scores.items()]
     judged = f"<p>{escape(', '.join(numbers))}</p>" if numbers else ""
     return (
         f'<div class="clip"><p>{escape(clean(title))}</p>'

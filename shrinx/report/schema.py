@@ -64,7 +64,7 @@ RESULT = Record(
         "figures": [EXTRA],
         "reference": Record({"num_alphabets": int, "num_instances": int}),
         "conditions": [CONDITION],
-        "speech": Record({"stops": Named(int)}),
+        "speech": Record({"stops": Named(int)}, {"scores": Named([NUMBER])}),
     },
 )
 CONFIG = Record(

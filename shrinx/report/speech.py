@@ -137,13 +137,13 @@ def judged(runs: Sequence[LoadedRun]) -> tuple[list[str], list[list[str]]]:
         ]
         for column, subsets in zip(columns, likelihoods, strict=True)
     ]
-    if not any(column.voices.measures for column in columns):
+    if not any(column.run.measures for column in columns):
         return [], []
     first = columns[0]
     anchors = [
-        ["real speaker", "–", *(with_interval(first.voices.measures.get(m, {}).get(REAL)) for m in MEASURES)],
+        ["real speaker", "–", *(with_interval(first.run.measures.get(m, {}).get(REAL)) for m in MEASURES)],
         *(
-            [f"real, {bound}", "–", with_interval(first.voices.measures.get("similarity", {}).get(bound)), "–", "–"]
+            [f"real, {bound}", "–", with_interval(first.run.measures.get("similarity", {}).get(bound)), "–", "–"]
             for bound in BOUNDS
         ),
     ]
@@ -194,14 +194,14 @@ def _subset(method: str) -> str:
 
 
 def _score(column: Column, measure: str) -> dict[str, Any] | None:
-    return (column.voices.measures.get(measure) or {}).get(column.method)
+    return (column.run.measures.get(measure) or {}).get(column.method)
 
 
 def _similarities(columns: Sequence[Column]) -> dict[str, list[float]]:
     scores = {column.title: _score(column, "similarity") for column in columns}
     found = {title: known((score or {}).get("values")) for title, score in scores.items()}
     found = {title: values for title, values in found.items() if values}
-    bounds = columns[0].voices.measures.get("similarity") or {} if found else {}
+    bounds = columns[0].run.measures.get("similarity") or {} if found else {}
     real = {f"real, {bound}": known((bounds.get(bound) or {}).get("values")) for bound in BOUNDS}
     return {**{title: values for title, values in real.items() if values}, **found}
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from .goals import goal_table
 from .load import LoadedRun
 from .numbers import known
 
@@ -123,8 +124,7 @@ def measures(runs: list[LoadedRun]) -> list[list[Any]]:
     listed = [
         (run.name, measure, method, score)
         for run in runs
-        if run.voices is not None
-        for measure, methods in run.voices.measures.items()
+        for measure, methods in run.measures.items()
         for method, score in methods.items()
     ]
     most = max((len(score.get("values") or ()) for *_, score in listed), default=0)
@@ -152,6 +152,7 @@ def comparison_tables(runs: list[LoadedRun]) -> dict[str, str]:
         "conditions": conditions(runs),
         "variances": run_variances(runs),
         "measures": measures(runs),
+        "goals": [["seed", "goal", "verdict", "measured"], *goal_table(runs)],
     }
     return {f"{name}.csv": csv_text(rows) for name, rows in tables.items() if len(rows) > 1}
 

@@ -16,6 +16,8 @@ REAL = "real"
 MEASURES = {"similarity": "Similarity", "predicted-mos": "Predicted MOS", "digit-accuracy": "Digits understood"}
 Waves = list[list[np.ndarray]]
 """Strings of every speaker."""
+Measures = dict[str, dict[str, dict[str, Any]]]
+"""Scores by measure and method."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +27,6 @@ class Voices:
     speakers: tuple[int, ...]
     digits: list[list[tuple[int, ...]]]
     waves: dict[str, Waves]
-    measures: dict[str, dict[str, dict[str, Any]]]
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -39,24 +40,30 @@ class Voices:
         row = self.speakers.index(speaker)
         return (row, self.digits[row].index(digits)) if digits in self.digits[row] else None
 
-    def judged(self, method: str, row: int) -> dict[str, float]:
-        """What each measure says of a speaker's strings."""
-        scores = {measure: (self.measures.get(measure) or {}).get(method) or {} for measure in MEASURES}
-        values = {measure: score.get("values") or [] for measure, score in scores.items()}
-        return {measure: number(found[row]) for measure, found in values.items() if len(known(found)) > row}
+
+def load_measures(path: Path) -> Measures:
+    """How the voices of the run in this folder were judged, which outlives their sound; empty if they were not."""
+    measures = read_json(path / FILE) if (path / FILE).exists() else {}
+    problem = mismatch(measures, Named(Named(SCORE)))
+    if problem is not None:
+        raise UserError(f"{path / FILE} is not what shrinx.measures writes ({clean(problem)}); judge the run again.")
+    return measures
+
+
+def scores_of(measures: Measures, method: str, row: int) -> dict[str, float]:
+    """What each measure says of a speaker's strings."""
+    scores = {measure: (measures.get(measure) or {}).get(method) or {} for measure in MEASURES}
+    values = {measure: score.get("values") or [] for measure, score in scores.items()}
+    return {measure: number(found[row]) for measure, found in values.items() if len(known(found)) > row}
 
 
 def load_voices(path: Path) -> Voices | None:
     """The voices in a run's folder; `None` if there are none."""
     if not (path / "voices" / "reference.npz").exists():
         return None
-    measures = read_json(path / FILE) if (path / FILE).exists() else {}
-    problem = mismatch(measures, Named(Named(SCORE)))
-    if problem is not None:
-        raise UserError(f"{path / FILE} is not what shrinx.measures writes ({clean(problem)}); judge the run again.")
     try:
         waves, digits = read_voices(path)
-        return Voices(read_speakers(path), digits, waves, measures)
+        return Voices(read_speakers(path), digits, waves)
     except UserError:
         raise
     except Exception as error:  # zipfile, zlib and numpy raise a dozen different things for a broken file.

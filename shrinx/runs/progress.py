@@ -32,9 +32,17 @@ def sparkline(values: Sequence[float], width: int = 40) -> str:
     return "".join(bar(value) for value in values)
 
 
-class _Rate(ProgressColumn):
+class Rate(ProgressColumn):
+    """So many a second; `before` is said while there is nothing to count yet."""
+
+    def __init__(self, before: str = "compiling"):
+        super().__init__()
+        self._before = before
+
     def render(self, task: Task) -> Text:
-        return Text(f"{task.speed:,.0f}/s" if task.speed else "compiling" if not task.completed else "")
+        if not task.speed:
+            return Text("" if task.completed else self._before)
+        return Text(f"{task.speed:,.0f}/s" if task.speed >= 10 else f"{task.speed:.2g}/s")
 
 
 class Meter:
@@ -57,7 +65,7 @@ def meter(total: int, done: int, console: Console | None) -> Iterator[Meter]:
     columns = (
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
-        _Rate(),
+        Rate(),
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )

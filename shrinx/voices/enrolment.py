@@ -1,5 +1,6 @@
 """From recordings of a speaker to a voice in a bank."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +26,7 @@ def enrol(
     max_steps: int | None = None,
     tolerance: float = 1e-4,
     seed: int = 0,
+    report: Callable[[int, int], object] | None = None,
 ) -> TaskReport:
     """Adapt the task-specific modules to a speaker, and keep the voice and its prosody in the bank.
 
@@ -36,7 +38,7 @@ def enrol(
     - `name`: the voice's.
     - `digits`: the recordings of one speaker, see `only`, as `load_speech` or `read_voice` gives them.
     - `solver`, `max_steps`: the run's solver, and as many steps as it gave its test speakers, by default.
-    - `tolerance`: as in [`adapt_task`][shrinx.adapt_task].
+    - `tolerance`, `report`: as in [`adapt_task`][shrinx.adapt_task].
 
     **Returns:** how it went.
     """
@@ -45,7 +47,7 @@ def enrol(
         raise BankError(f"The recordings are of {len(digits.speakers)} speakers; choose one of them.")
     digits = replace(digits, phone=model.indices(digits.phones)[digits.phone], phones=model.phones)
     recordings = recordings_of(digits)
-    report = adapt_task(
+    return adapt_task(
         bank,
         model.network.negative_log_likelihood,
         [name],
@@ -55,9 +57,9 @@ def enrol(
         tolerance=tolerance,
         key=jax.random.key(seed),
         sample=model.sample,
+        about={name: prosody_of(digits, digits.speakers[0]).filled(model.usual).as_arrays()},
+        report=report,
     )
-    bank.describe(name, prosody_of(digits, digits.speakers[0]).filled(model.usual).as_arrays())
-    return report
 
 
 def only(digits: SpokenDigits, speaker: str, path: Path) -> SpokenDigits:

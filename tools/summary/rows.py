@@ -55,6 +55,7 @@ def measured(run: Run, paper: Paper) -> Iterator[tuple[str, str, Score]]:
         yield condition, run.metric, score
     yield from _along_curves(run)
     yield from _in_conditions(run)
+    yield from _judged(run)
     total = sum(run.sizes.values())
     for name, size in run.sizes.items():
         yield f"only {name}", "share of parameters", Score(size / total)
@@ -78,7 +79,9 @@ def _along_curves(run: Run) -> Iterator[tuple[str, str, Score]]:
             if point is not None:
                 yield f"{label}, {name}", run.metric, Score(point.mean, point.ci95)
         yield f"{label}, at its best", "steps", Score(curve.best.step)
-        yield f"{label}, ten times as long", run.metric, Score(curve.last.mean, curve.last.ci95)
+        # Speech adapts a hundred times as long as it is trained to.
+        end = "at the last step" if run.stops else "ten times as long"
+        yield f"{label}, {end}", run.metric, Score(curve.last.mean, curve.last.ci95)
 
 
 def _in_conditions(run: Run) -> Iterator[tuple[str, str, Score]]:
@@ -87,6 +90,14 @@ def _in_conditions(run: Run) -> Iterator[tuple[str, str, Score]]:
             yield f"{condition.name}, {adapted}", run.metric, score
         for name, value in condition.variances.items():
             yield f"{condition.name}, only {name}", "variance", Score(value)
+
+
+def _judged(run: Run) -> Iterator[tuple[str, str, Score]]:
+    for measure, scores in run.measures.items():
+        for condition, score in scores.items():
+            yield condition, measure, score
+    for condition, step in run.stops.items():
+        yield condition, "steps", Score(step)
 
 
 def _row(run: Run, condition: str, metric: str, score: Score, reference: Reference | None) -> Row:

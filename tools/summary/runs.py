@@ -105,6 +105,10 @@ class Run:
     selected: tuple[str, ...]
     conditions: dict[str, Condition]
     """By name. What is said above is then about the one that the run is configured to be about."""
+    measures: dict[str, dict[str, Score]]
+    """What voices of a speech run were judged by: scores by measure and condition, real speech among them."""
+    stops: dict[str, int]
+    """Steps of adaptation after which the voices of a speech run speak, by condition."""
 
 
 def load_runs(results: Path) -> dict[str, Run]:
@@ -116,8 +120,10 @@ def load_runs(results: Path) -> dict[str, Run]:
 def load_run(folder: Path) -> Run:
     """Read one run. Raises `SummaryError` with one sentence for a folder that does not hold a whole one."""
     config, environment, result = (_read(folder / f"{name}.json") for name in ("config", "environment", "result"))
+    judged = folder / "measures.json"
+    measures = _read(judged) if judged.exists() else {}
     try:
-        run = _parse(folder, config, environment, result)
+        run = _parse(folder, config, environment, result, measures)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         problem = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise SummaryError(f"{folder} is not what `shrinx run` writes ({problem}); run it again.") from error
@@ -150,7 +156,13 @@ def _read(path: Path) -> dict[str, Any]:
     return value
 
 
-def _parse(folder: Path, config: dict[str, Any], environment: dict[str, Any], result: dict[str, Any]) -> Run:
+def _parse(
+    folder: Path,
+    config: dict[str, Any],
+    environment: dict[str, Any],
+    result: dict[str, Any],
+    measures: dict[str, Any],
+) -> Run:
     metric = result.get("metric") or {}
     modules = result.get("modules") or []
     return Run(
@@ -172,6 +184,11 @@ def _parse(folder: Path, config: dict[str, Any], environment: dict[str, Any], re
         rates={module["name"]: _number(module["rate"]) for module in result.get("rates") or ()},
         selected=tuple(module["name"] for module in modules if module["selected"]),
         conditions={found.name: found for found in map(_condition, result.get("conditions") or ())},
+        measures={
+            measure: {_voice(method): _score(score) for method, score in methods.items()}
+            for measure, methods in measures.items()
+        },
+        stops=(result.get("speech") or {}).get("stops") or {},
     )
 
 
@@ -188,6 +205,18 @@ def _condition(found: dict[str, Any]) -> Condition:
         scores={adapted: _score(score) for adapted, score in found["test"].items()},
         variances={name: _number(value) for name, value in found["variances"].items()},
     )
+
+
+def _voice(method: str) -> str:
+    """The condition that a method's voices were adapted in, as the run's scores name it.
+
+    >>> _voice("selected-80"), _voice("same speaker")
+    ('selected, 80 utterances', 'real, same speaker')
+    """
+    modules, _, count = method.rpartition("-")
+    if count.isdecimal():
+        return f"{modules}, {count} utterances"
+    return method if method == "real" else f"real, {method}"
 
 
 def _score(score: dict[str, Any]) -> Score:

@@ -14,7 +14,15 @@ from .paper import read_toml
 from .rows import Row
 from .runs import Run
 
-_WORDS = {"sigma": "σ", "maml": "MAML", "imaml": "iMAML", "fomaml": "FOMAML", "reptile": "Reptile", "sgd": "SGD"}
+_WORDS = {
+    "sigma": "σ",
+    "maml": "MAML",
+    "imaml": "iMAML",
+    "fomaml": "FOMAML",
+    "reptile": "Reptile",
+    "sgd": "SGD",
+    "sea": "SEA",
+}
 
 
 @dataclass(frozen=True)

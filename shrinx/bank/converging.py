@@ -1,0 +1,187 @@
+"""Adapting until the posterior objective has converged, in pieces that can be watched and interrupted."""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int, Key, PRNGKeyArray
+
+from .._prior import Prior
+from .._problem import Problem, make_problem
+from .._solver import AbstractSolver
+from .._tree import tree_where
+from .._types import Data, LossFn, Params, SampleFn, Scalar
+from .posterior import posterior_of
+
+WINDOW = 100
+"""Steps between two looks at the objective."""
+SHORTEST, LONGEST = 0.2, 1.0
+"""Seconds that a piece should take."""
+
+
+class Descent(eqx.Module):
+    """What the tasks of a batch have in common."""
+
+    loss_fn: LossFn
+    prior: Prior
+    solver: AbstractSolver
+    sample: SampleFn | None
+    selected: tuple[str, ...] = eqx.field(static=True)
+    max_steps: int = eqx.field(static=True)
+    tolerance: float = eqx.field(static=True)
+    posterior: str | None = eqx.field(static=True)
+    scale: float = eqx.field(static=True)
+
+    def problem(self, data: Data, key: PRNGKeyArray | None) -> Problem:
+        return make_problem(
+            self.loss_fn,
+            self.prior,
+            data,
+            self.solver,
+            num_steps=1,
+            key=key,
+            sample=self.sample,
+            trainable=self.selected,
+        )
+
+
+class State(NamedTuple):
+    """Where a task is. Sums are over the steps of the window so far, means over the window before it."""
+
+    displacement: Params
+    solver: Any
+    num_steps: Int[Array, ""]
+    loss_sum: Scalar
+    objective_sum: Scalar
+    loss: Scalar
+    objective: Scalar
+    gradient_norm: Scalar
+    first_objective: Scalar
+    first_norm: Scalar
+    converged: Bool[Array, ""]
+    failed: Bool[Array, ""]
+
+
+class Result(NamedTuple):
+    """Where the tasks of a batch have come to, each leaf with a leading axis."""
+
+    part: Any
+    posterior: Any
+    num_steps: Any
+    loss: Any
+    objective: Any
+    residual: Any
+    converged: Any
+    failed: Any
+
+
+def converge(
+    descent: Descent, data: Data, keys: Key[Array, " tasks"] | None, report: Callable[[int], object]
+) -> Result:
+    """Adapt to a batch of tasks side by side; `report` is told again and again how many steps were made."""
+    count = len(jax.tree.leaves(data)[0])
+    report(0)
+    state, done, length, finished = start(descent, count), 0, 1, False
+    while not finished:
+        began = time.monotonic()
+        state = advance(descent, data, keys, state, jnp.asarray(done + length, jnp.int32))
+        finished, steps = bool(np.all(_is_over(descent, state))), int(np.max(state.num_steps))
+        seconds, compiled, done = time.monotonic() - began, done > 0, done + length
+        report(steps)
+        # The first piece is compiled, which says nothing about how long the others take.
+        if compiled:
+            length = 2 * length if seconds < SHORTEST else max(1, length // 2) if seconds > LONGEST else length
+    return jax.tree.map(np.asarray, finish(descent, data, keys, state))
+
+
+@eqx.filter_jit
+def start(descent: Descent, count: int) -> State:
+    part, _ = descent.prior.restrict(descent.selected)
+    zeros = jax.tree.map(jnp.zeros_like, part.mean)
+    nothing = (jnp.zeros((), descent.prior.log_variance.dtype),) * 7
+    no = jnp.zeros((), bool)
+    state = State(zeros, descent.solver.init(part), jnp.zeros((), jnp.int32), *nothing, converged=no, failed=no)
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *jnp.shape(leaf))), state)
+
+
+@eqx.filter_jit
+def advance(
+    descent: Descent, data: Data, keys: Key[Array, " tasks"] | None, state: State, until: Int[Array, ""]
+) -> State:
+    """To the step `until`, or to the end. How a way is cut into pieces changes nothing about where it leads."""
+
+    def one(data: Data, key: PRNGKeyArray | None, state: State) -> State:
+        problem = descent.problem(data, key)
+        return jax.lax.while_loop(
+            lambda state: ~_is_over(descent, state) & (state.num_steps < until),
+            lambda state: _step(descent, problem, state),
+            state,
+        )
+
+    return jax.vmap(one)(data, keys, state)
+
+
+@eqx.filter_jit
+def finish(descent: Descent, data: Data, keys: Key[Array, " tasks"] | None, state: State) -> Result:
+    part, _ = descent.prior.restrict(descent.selected)
+
+    def one(data: Data, key: PRNGKeyArray | None, state: State) -> Result:
+        params, posterior = part.at(state.displacement), None
+        if descent.posterior is not None:
+            loss_at = _loss_of_part(descent)
+            posterior = posterior_of(lambda p: loss_at(p, data), part, params, descent.posterior, descent.scale).array
+        residual = state.gradient_norm / jnp.where(state.first_norm > 0, state.first_norm, 1)
+        measured = state.num_steps, state.loss, state.objective, residual, state.converged, state.failed
+        return Result(params, posterior, *measured)
+
+    return jax.vmap(one)(data, keys, state)
+
+
+def _is_over(descent: Descent, state: State) -> Bool[Array, "..."]:
+    return state.converged | state.failed | (state.num_steps >= descent.max_steps)
+
+
+def _loss_of_part(descent: Descent) -> LossFn:
+    _, restriction = descent.prior.restrict(descent.selected)
+    return lambda params, batch: descent.loss_fn(restriction.merge(params, descent.prior.mean), batch)
+
+
+def _step(descent: Descent, problem: Problem, state: State) -> State:
+    part, _ = descent.prior.restrict(descent.selected)
+    loss_at, batch = _loss_of_part(descent), problem.batch(state.num_steps)
+    energy = part.energy(part.at(state.displacement))
+    moved, solver, info = problem.solver.step(
+        lambda delta: loss_at(part.at(delta), batch), state.displacement, state.solver, part
+    )
+    failed = ~(jnp.isfinite(info.loss) & jnp.isfinite(info.gradient_norm))
+    loss, norm = info.loss.astype(energy.dtype), info.gradient_norm.astype(energy.dtype)
+    first = state.num_steps == 0
+    first_objective = jnp.where(first, loss + energy, state.first_objective)
+
+    num_steps = state.num_steps + 1
+    in_window = state.num_steps % WINDOW + 1
+    loss_sum, objective_sum = state.loss_sum + loss, state.objective_sum + loss + energy
+    full = (in_window == WINDOW) | (num_steps == descent.max_steps) | failed
+    objective = objective_sum / in_window.astype(energy.dtype)
+    # The last term is what rounding alone may change.
+    change = descent.tolerance * jnp.abs(first_objective - objective) + 1e-6 * jnp.abs(objective)
+    stays = jnp.abs(state.objective - objective) <= change
+    displacement, solver = tree_where(failed, (state.displacement, state.solver), (moved, solver))
+    return State(
+        displacement=displacement,
+        solver=solver,
+        num_steps=num_steps,
+        loss_sum=jnp.where(full, 0, loss_sum),
+        objective_sum=jnp.where(full, 0, objective_sum),
+        loss=jnp.where(full, loss_sum / in_window.astype(energy.dtype), state.loss),
+        objective=jnp.where(full, objective, state.objective),
+        gradient_norm=norm,
+        first_objective=first_objective,
+        first_norm=jnp.where(first, norm, state.first_norm),
+        converged=full & (num_steps > WINDOW) & stays & ~failed,
+        failed=failed,
+    )
