@@ -6,7 +6,7 @@ python -m benchmarks.memory_peer STEPS      in the environment of PyTorch; print
 import sys
 from dataclasses import replace
 
-from .case import Case
+from .cases import omniglot_maml
 from .cases.omniglot import make_batches, make_params
 from .libraries import with_higher
 from .worker import peak_bytes
@@ -14,16 +14,8 @@ from .worker import peak_bytes
 
 def measured_bytes(num_steps: int) -> int:
     """What the meta-gradient adds to a process that has made one through a single step."""
-    case = Case(
-        name="memory",
-        title="Memory",
-        algorithm="maml",
-        network="conv4",
-        params=make_params(20),
-        batches=make_batches(1, num_tasks=1, num_classes=20),
-        num_steps=1,
-        inner_rate=0.1,
-    )
+    one_task = make_batches(1, num_tasks=1, num_classes=20)
+    case = replace(omniglot_maml.make(), params=make_params(20), batches=one_task)
     with_higher.maml(case)()
     before = peak_bytes()
     with_higher.maml(replace(case, num_steps=num_steps))()
