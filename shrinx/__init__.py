@@ -34,6 +34,7 @@ from ._modules import by_axis as by_axis
 from ._modules import by_label as by_label
 from ._modules import by_layer as by_layer
 from ._modules import by_leaf as by_leaf
+from ._packing import Packing as Packing
 from ._prior import Prior as Prior
 from ._prior import inverse_gamma_penalty as inverse_gamma_penalty
 from ._problem import Adapted as Adapted

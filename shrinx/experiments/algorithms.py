@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import optax
 
-from .._adjoint import Unroll
+from .._adjoint import FirstOrder, Implicit, Unroll
 from .._algorithms import fomaml, imaml, maml, meta_sgd, reptile, sigma_imaml, sigma_maml, sigma_reptile
 from .._backtracking import ProximalBacktracking
 from .._learner import Learner
@@ -62,7 +62,7 @@ class LearnerConfig:
     power_steps: int = 0
     """Power iterations a step for a curvature-safe step size (gd only; 0 is off)."""
     cg_steps: int = 5
-    """Conjugate-gradient steps of the implicit gradient."""
+    """Conjugate-gradient steps of the implicit gradient; 0 leaves the Hessian out (σ-Reptile)."""
     damping: float = 0.0
     """Damping of the implicit gradient."""
     last_steps: int = 0
@@ -106,23 +106,23 @@ def make_learner(
         "sample": sample,
         "query_sample": query_sample,
     }
-    cg = CG(max_steps=config.cg_steps, damping=config.damping)
     adam = optax.adam(variance_rate)
-    adjoint = Unroll(last=config.last_steps) if config.last_steps else None
+    unroll = Unroll(last=config.last_steps) if config.last_steps else None
     learned = {"variance_optimiser": adam, "warmup": config.warmup, "regulariser": config.regulariser}
     match config.algorithm:
         case "sigma-maml":
             return sigma_maml(solver, **common, **learned)
         case "sigma-imaml":
-            return sigma_imaml(solver, linear_solver=cg, adjoint=adjoint, **common, **learned)
+            return sigma_imaml(solver, linear_solver=_cg(config), adjoint=unroll, **common, **learned)
         case "sigma-reptile":
-            return sigma_reptile(solver, linear_solver=cg, adjoint=adjoint, **common, **learned)
+            adjoint = unroll or (Implicit(_cg(config)) if config.cg_steps else FirstOrder())
+            return sigma_reptile(solver, adjoint=adjoint, **common, **learned)
         case "maml":
             return maml(solver, **common)
         case "fomaml":
             return fomaml(solver, **common)
         case "imaml":
-            return imaml(solver, linear_solver=cg, **common)
+            return imaml(solver, linear_solver=_cg(config), **common)
         case "reptile":
             return reptile(solver, **common)
         case "meta-sgd":
@@ -138,3 +138,7 @@ def _schedule(config: LearnerConfig, peak: Any, num_updates: int) -> Any:
     linear = optax.linear_schedule(peak, 0.0, falling, transition_begin=num_updates - falling)
     exponential = optax.exponential_decay(1.0, num_updates, 1 / config.fall)
     return lambda count: jnp.where(count < num_updates, linear(count) * exponential(count), 0.0)
+
+
+def _cg(config: LearnerConfig) -> CG:
+    return CG(max_steps=config.cg_steps, damping=config.damping)

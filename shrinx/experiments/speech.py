@@ -21,6 +21,7 @@ import optax
 from rich.console import Console
 
 from .._modules import by_layer
+from .._packing import Packing
 from .._prior import Prior
 from ..data.speech import load_speech, speaker_split
 from ..models.wavenet import WaveNet
@@ -183,7 +184,7 @@ def run(config: Config, folder: RunFolder, console: Console | None, trackers: tu
     network = network_of(config, num_phones=len(digits.phones), num_train=len(split.train))
     init_key, train_key, test_key = (jax.random.fold_in(jax.random.key(config.seed), part) for part in range(3))
     prior = _start(config, network, init_key)
-    trainer = _trainer(config, network)
+    trainer = _trainer(config, network, Packing(prior))
     state, seconds = train_in_chunks(
         folder,
         trainer.init(prior),
@@ -225,13 +226,14 @@ def _start(config: Config, network: WaveNet, key: jax.Array) -> Prior:
     return eqx.tree_at(lambda prior: prior.log_variance, prior, learned)
 
 
-def _trainer(config: Config, network: WaveNet) -> Trainer:
+def _trainer(config: Config, network: WaveNet, packing: Packing) -> Trainer:
     if config.algorithm in MIXED:
         falling = int(config.decay * config.num_updates)
         begin = config.num_updates - falling
         rate = optax.linear_schedule(config.mean_rate, 0.0, max(falling, 1), transition_begin=begin)
         return mixed_trainer(
             network,
+            packing,
             rate,
             num_support=config.num_support,
             num_strings=config.mixed_strings,
@@ -240,6 +242,7 @@ def _trainer(config: Config, network: WaveNet) -> Trainer:
     sample = partial(draw_strings, num_strings=config.num_strings, num_frames=config.num_frames)
     return task_trainer(
         network,
+        packing,
         make_learner(config, sample=sample, query_sample=sample),
         num_tasks=config.tasks_per_update,
         num_support=config.num_support,

@@ -13,6 +13,7 @@ import optax
 from jaxtyping import Array, PRNGKeyArray
 
 from .._learner import Learner
+from .._packing import Packing
 from .._prior import Prior
 from ..models.wavenet import WaveNet
 from ..runs.progress import sparkline
@@ -29,7 +30,7 @@ Measured = tuple[Array, Array]
 
 @dataclass(frozen=True)
 class Trainer:
-    """How a prior is trained; a state is whatever `init` makes."""
+    """How a prior is trained; a state is whatever `init` makes. Inside, parameters are packed."""
 
     init: Callable[[Prior], Any]
     update: Callable[[Any, Recordings, Array, PRNGKeyArray], tuple[Any, Measured]]
@@ -39,6 +40,7 @@ class Trainer:
 
 def mixed_trainer(
     network: WaveNet,
+    packing: Packing,
     rate: optax.ScalarOrSchedule,
     *,
     num_support: int,
@@ -48,32 +50,41 @@ def mixed_trainer(
     """Adam on strings of all speakers, from the utterances that are not kept for queries."""
     optimiser = optax.chain(optax.clip_by_global_norm(LONGEST_STEP), optax.adam(rate))
 
+    loss_fn = packing.loss_fn(network.negative_log_likelihood)
+
     def init(prior: Prior) -> Any:
-        return prior, optimiser.init(prior.mean)
+        packed = packing.pack_prior(prior)
+        return packed, optimiser.init(packed.mean)
 
     def update(state: Any, recordings: Recordings, speakers: Array, key: PRNGKeyArray) -> tuple[Any, Measured]:
         prior, opt_state = state
         support = recordings.between(0, num_support)
         speech = draw_mixed_strings(key, support, speakers, num_strings=num_strings, num_frames=num_frames)
-        loss, gradient = jax.value_and_grad(network.negative_log_likelihood)(prior.mean, speech)
+        loss, gradient = jax.value_and_grad(loss_fn)(prior.mean, speech)
         moves, opt_state = optimiser.update(gradient, opt_state)
         mean = jax.tree.map(jnp.add, prior.mean, moves)
         return (eqx.tree_at(lambda prior: prior.mean, prior, mean), opt_state), (loss, jnp.zeros((), jnp.int32))
 
-    return Trainer(init, update, lambda state: state[0])
+    return Trainer(init, update, lambda state: packing.unpack_prior(state[0]))
 
 
-def task_trainer(network: WaveNet, learner: Learner, *, num_tasks: int, num_support: int, num_query: int) -> Trainer:
+def task_trainer(
+    network: WaveNet, packing: Packing, learner: Learner, *, num_tasks: int, num_support: int, num_query: int
+) -> Trainer:
     """Meta-learning: every update adapts to some speakers."""
+    loss_fn = packing.loss_fn(network.negative_log_likelihood)
     draw = partial(sample_speakers, num_tasks=num_tasks, num_support=num_support, num_query=num_query)
 
     def update(state: Any, recordings: Recordings, speakers: Array, key: PRNGKeyArray) -> tuple[Any, Measured]:
         task_key, update_key = jax.random.split(key)
         tasks = draw(recordings, speakers, task_key)
-        state, info = learner.update(network.negative_log_likelihood, state, tasks, key=update_key)
+        state, info = learner.update(loss_fn, state, tasks, key=update_key)
         return state, (info.query_loss, info.num_failed)
 
-    return Trainer(learner.init, update, lambda state: state.prior)
+    def init(prior: Prior) -> Any:
+        return learner.init(packing.pack_prior(prior))
+
+    return Trainer(init, update, lambda state: packing.unpack_prior(state.prior))
 
 
 def advance_with(trainer: Trainer, recordings: Recordings, speakers: Array, key: PRNGKeyArray) -> Advance[Any]:

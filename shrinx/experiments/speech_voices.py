@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PRNGKeyArray, UInt8
 
+from .._packing import Packing
 from .._prior import Prior
 from .._problem import make_problem
 from .._solver import AbstractSolver
@@ -46,10 +47,13 @@ def adapt_voices(
         everyone = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(keys), *leaf.shape)), prior.mean)
         return everyone, jax.vmap(loss_fn)(everyone, tasks.query)[:, None]
 
+    packing = Packing(prior)
+    packed, loss_of_packed = packing.pack_prior(prior), packing.loss_fn(loss_fn)
+
     def one(support: Recordings, query: Speech, key: PRNGKeyArray) -> tuple[Params, Array]:
         problem = make_problem(
-            loss_fn,
-            prior,
+            loss_of_packed,
+            packed,
             support,
             solver,
             num_steps=steps[-1],
@@ -59,9 +63,10 @@ def adapt_voices(
         )
 
         def see(kept: Params, step: Array, params: Params) -> tuple[Params, Array]:
-            return tree_where(step == stop, params, kept), loss_fn(params, query)
+            return tree_where(step == stop, params, kept), loss_of_packed(params, query)
 
-        return problem.visit(prior, jnp.asarray(steps, jnp.int32), see, prior.mean)
+        kept, curve = problem.visit(packed, jnp.asarray(steps, jnp.int32), see, packed.mean)
+        return packing.unpack(kept), curve
 
     return jax.vmap(one)(tasks.support, tasks.query, keys)
 

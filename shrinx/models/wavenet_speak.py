@@ -75,10 +75,9 @@ def _scan(network: WaveNet, params: Params, f0: Array, phones: Samples, speaker:
     pasts = jnp.stack([block["dilated"]["kernel"][0] for block in blocks]).astype(dtype)
     skips = jnp.concatenate([block["skip"]["kernel"] for block in blocks]).astype(dtype)
     skip_bias = jnp.sum(jnp.stack([block["skip"]["bias"] for block in blocks]), axis=0)
-    told = network.conditions(params, f0, phones, speaker)
     biases = jnp.stack([block["dilated"]["bias"] for block in blocks]).astype(dtype)
     # [frames, blocks, strings, gates]
-    told = jnp.stack([told[name] for name in network.block_names]).transpose(2, 0, 1, 3) + biases[None, :, None]
+    told = network.conditions(params, f0, phones, speaker).transpose(2, 0, 1, 3) + biases[None, :, None]
     dilations = np.asarray(network.dilations, np.int32)
     starts = jnp.asarray(np.cumsum(dilations, dtype=np.int32) - dilations)
     embedding = (params["input"]["kernel"] + params["input"]["bias"][None]).astype(dtype)

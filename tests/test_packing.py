@@ -1,0 +1,81 @@
+"""Packed parameters are the same parameters: every learner and every way to adapt gives the same with both."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import shrinx as sx
+from shrinx import Packing, Prior, Task
+
+WIDTH = 3
+
+
+def make_prior(*, rates=None) -> Prior:
+    """A deep network: equal layers, one of another shape, a vector, and one leaf that is split."""
+    keys = jax.random.split(jax.random.key(0), 5)
+    params = {f"layer{i}": {"w": jax.random.normal(keys[i], (WIDTH, WIDTH)), "b": jnp.zeros(WIDTH)} for i in range(4)}
+    params["out"] = {"w": jax.random.normal(keys[4], (WIDTH, 1)), "b": jnp.zeros(1)}
+    prior = Prior.create(params, modules=sx.by_axis(params, {"layer2": 0}), variance=0.5)
+    if rates == "parameters":
+        return Prior(prior.mean, prior.log_variance, prior.modules, jax.tree.map(jnp.ones_like, params))
+    return (
+        prior if rates is None else Prior(prior.mean, prior.log_variance, prior.modules, jnp.ones(len(prior.modules)))
+    )
+
+
+def loss_fn(params, data):
+    inputs, targets = data
+    for i in range(4):
+        inputs = jnp.tanh(inputs @ params[f"layer{i}"]["w"] + params[f"layer{i}"]["b"][None])
+    return jnp.mean((inputs @ params["out"]["w"] + params["out"]["b"][None] - targets) ** 2)
+
+
+def make_data(*shape):
+    keys = jax.random.split(jax.random.key(1), 2)
+    return jax.random.normal(keys[0], (*shape, 5, WIDTH)), jax.random.normal(keys[1], (*shape, 5, 1))
+
+
+def assert_same(ours, theirs):
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), ours, theirs)
+
+
+@pytest.mark.parametrize("rates", [None, "modules", "parameters"])
+def test_leaves_of_one_shape_are_one_and_come_back(rates):
+    prior = make_prior(rates=rates)
+    packing = Packing(prior)
+    packed = packing.pack_prior(prior)
+    # Layer 2 is split by rows and stands apart; vectors are not of one shape with each other's modules.
+    assert len(jax.tree.leaves(packed.mean)) == 6
+    assert (packed.modules.names, packed.modules.sizes) == (prior.modules.names, prior.modules.sizes)
+    assert_same(packing.unpack_prior(packed), prior)
+
+
+@pytest.mark.parametrize("trainable", [None, ("layer1", "layer2[1]", "out")])
+@pytest.mark.parametrize("solver", [sx.ProximalGD(0.1), sx.ProximalAdam(0.1)], ids=["gd", "adam"])
+def test_adaptation_is_the_same(solver, trainable):
+    prior, data = make_prior(), make_data()
+    packing = Packing(prior)
+    options = {"num_steps": 7, "trainable": trainable}
+    ours = sx.adapt(packing.loss_fn(loss_fn), packing.pack_prior(prior), data, solver, **options)
+    assert_same(packing.unpack(ours.params), sx.adapt(loss_fn, prior, data, solver, **options).params)
+
+
+@pytest.mark.parametrize("learner", [sx.sigma_maml, sx.sigma_imaml, sx.sigma_reptile])
+def test_learning_is_the_same(learner):
+    prior = make_prior()
+    packing = Packing(prior)
+    learn = learner(sx.ProximalGD(0.1), num_steps=5, optimiser=optax.sgd(0.1), variance_optimiser=optax.sgd(0.1))
+
+    def learned(loss_fn, prior):
+        update = jax.jit(lambda state, key: learn.update(loss_fn, state, Task(make_data(3), make_data(3)), key=key)[0])
+        state = learn.init(prior)
+        for step in range(2):
+            state = update(state, jax.random.key(step))
+        return state.prior
+
+    assert_same(
+        packing.unpack_prior(learned(packing.loss_fn(loss_fn), packing.pack_prior(prior))), learned(loss_fn, prior)
+    )
