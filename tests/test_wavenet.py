@@ -161,11 +161,12 @@ def test_bfloat16_is_close_and_keeps_the_parameters_type():
     np.testing.assert_allclose(loss, nll(TOY, params, batch), rtol=2e-2)
 
 
-def test_rematerialisation_changes_no_gradient():
+@pytest.mark.parametrize("changes", [{"remat": True}, {"unroll": False}, {"remat": True, "unroll": False}])
+def test_how_blocks_are_compiled_changes_no_gradient(changes):
     params, batch = params_of(TOY), speech()
     plain, again = (
         jax.jit(jax.grad(network.negative_log_likelihood))(params, batch)
-        for network in (TOY, dataclasses.replace(TOY, remat=True))
+        for network in (TOY, dataclasses.replace(TOY, **changes))
     )
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), plain, again)
 

@@ -92,6 +92,8 @@ class Config(LearnerConfig):
     """Channels between the two output layers."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     """What the blocks are computed in."""
+    unroll: bool = True
+    """Compile the network's blocks one by one, not as a loop: faster steps, twice the time to compile."""
     remat: bool = False
     """Compute parts of the network again for its gradient instead of keeping them: less memory, more time."""
     chunk: int = 20

@@ -27,6 +27,7 @@ def network_of(config: Any, *, num_phones: int, num_train: int) -> WaveNet:
         conditioning=Conditioning(num_phones),
         num_speakers=num_train if config.algorithm.startswith("sea") else None,
         dtype=config.dtype,
+        unroll=config.unroll,
         remat=config.remat,
     )
 

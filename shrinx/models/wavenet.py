@@ -2,9 +2,7 @@
 
 Its parameters are a nested dictionary, so that `by_layer` gives the modules of the paper. A convolution over time is a
 matrix product whose outputs are shifted and added: under `vmap` over tasks with weights of their own it becomes a
-batched matrix product, where a library convolution would become a grouped one, which XLA runs slowly. The blocks differ
-in nothing but weights and dilation and are one `scan`: thirty of them compile as fast as one, which decides whether
-derivatives of adaptation compile in a minute or in a quarter of an hour.
+batched matrix product, where a library convolution would become a grouped one, which XLA runs slowly.
 """
 
 from dataclasses import dataclass, field
@@ -69,6 +67,9 @@ class WaveNet:
     dtype: Literal["float32", "bfloat16"] | None = None
     """What the blocks are computed in; parameters, the sum of skip outputs, the last layer and losses keep the type of
     the parameters, which is also the default here."""
+    unroll: bool = True
+    """Blocks one by one in the program, so that nothing is copied between them. Otherwise they are one loop, which
+    compiles in half of the time."""
     remat: bool = False
     """Keep only the blocks' inputs for the gradient and compute the rest again: a tenth of the memory, a third more
     time."""
@@ -144,7 +145,7 @@ class WaveNet:
         carry = hidden, skip
         if alike:
             layers = _stacked([params[name] for name in alike])
-            carry, _ = jax.lax.scan(block, carry, (layers, told[:-1], dilations[:-1]))
+            carry, _ = jax.lax.scan(block, carry, (layers, told[:-1], dilations[:-1]), unroll=self.unroll)
         # By itself, as nothing would read its residual output and it has no layer for one.
         (_, skip), _ = block(carry, (params[last], told[-1], dilations[-1]))
         return self.output(params, skip)
