@@ -51,6 +51,8 @@ class Config(LearnerConfig):
     """Filters of each convolution."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     """What convolutions are computed in."""
+    curve_steps: int | None = None
+    """How far curves of held-out tasks go; ten times --adapt-steps by default."""
     shared_variance: bool = False
     """One variance for all modules: the paper's ablation."""
     data_dir: str | None = None
@@ -76,7 +78,8 @@ def preset_config(algorithm: str, preset: str) -> Config:
         return reduced
     # So few updates need larger rates, and larger rates weight decay.
     faster = {"mean_rate": 2e-3, "variance_rate": 2e-2, "weight_decay": 1.0, "last_steps": 5}
-    return replace(reduced, num_updates=60, **(faster if algorithm.startswith("sigma") else {}))
+    # Curves of every module to ten times the horizon would take twice as long as the training.
+    return replace(reduced, num_updates=60, curve_steps=200, **(faster if algorithm.startswith("sigma") else {}))
 
 
 # A hundred steps on mini-batches are no stationary point: the implicit gradient of the variances has the wrong sign.
@@ -216,6 +219,7 @@ def setup(config: Config) -> Setup:
         num_updates=config.num_updates,
         keep_best=config.keep_best,
         adapt_steps=config.adapt_steps,
+        curve_steps=config.curve_steps,
         metric_name="accuracy",
         metric_fn=network.accuracy,
         lower_is_better=False,
