@@ -23,6 +23,7 @@ SINUSOID = (README, *(f"paper-{algorithm}" for algorithm in SIGMA))
 MISSED: dict[str, str] = {
     "test_sinusoid_error_is_small[paper-sigma-imaml]": "0.076; by seeds 0.101, 0.056, 0.077, 0.062, 0.083",
     "test_sinusoid_error_is_small[paper-sigma-reptile]": "0.061; by seeds 0.042, 0.051, 0.048, 0.068, 0.098",
+    "test_swirl_variances_are_those_of_the_data[sigma-maml]": "a ratio of 794 instead of 4",
 }
 
 

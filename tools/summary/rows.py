@@ -80,7 +80,7 @@ def _along_curves(run: Run) -> Iterator[tuple[str, str, Score]]:
                 yield f"{label}, {name}", run.metric, Score(point.mean, point.ci95)
         yield f"{label}, at its best", "steps", Score(curve.best.step)
         # Speech adapts a hundred times as long as it is trained to.
-        end = "at the last step" if run.stops else "ten times as long"
+        end = "at the last step" if run.stops or run.curve_steps else "ten times as long"
         yield f"{label}, {end}", run.metric, Score(curve.last.mean, curve.last.ci95)
 
 

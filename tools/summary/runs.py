@@ -97,6 +97,8 @@ class Run:
     """By condition: `before`, `all`, `selected`, a subset's name, `only MODULE`."""
     curves: dict[str, Curve]
     """By what adapts: `all`, `selected`, a subset's name, a module's name."""
+    curve_steps: int | None
+    """Where they end, if not at ten times the steps that are scored."""
     sizes: dict[str, int]
     variances: dict[str, float]
     """Of each module, the geometric mean over seeds."""
@@ -179,6 +181,7 @@ def _parse(
         seconds=_number(result.get("seconds")),
         scores=_scores(result.get("test") or {}),
         curves=_curves(result.get("curves"), metric.get("lower_is_better", True)),
+        curve_steps=config.get("config", {}).get("curve_steps"),
         sizes={module["name"]: int(module["size"]) for module in modules},
         variances={module["name"]: _number(module["variance"]) for module in modules},
         rates={module["name"]: _number(module["rate"]) for module in result.get("rates") or ()},
