@@ -141,4 +141,6 @@ def _schedule(config: LearnerConfig, peak: Any, num_updates: int) -> Any:
 
 
 def _cg(config: LearnerConfig) -> CG:
+    if config.cg_steps < 1:
+        raise UserError(f"{config.algorithm} needs --cg-steps of at least 1, got {config.cg_steps}.")
     return CG(max_steps=config.cg_steps, damping=config.damping)

@@ -1,0 +1,31 @@
+"""From an experiment's settings to a learner: which derivative the variances follow."""
+
+from dataclasses import replace
+
+import pytest
+
+import shrinx as sx
+from shrinx.experiments.algorithms import LearnerConfig, make_learner
+from shrinx.runs.errors import UserError
+
+SIGMA_REPTILE = LearnerConfig(algorithm="sigma-reptile")
+
+
+@pytest.mark.parametrize(
+    ("changes", "adjoint"),
+    [
+        ({}, sx.Implicit(sx.CG(max_steps=5))),
+        ({"cg_steps": 2, "damping": 0.5}, sx.Implicit(sx.CG(max_steps=2, damping=0.5))),
+        ({"cg_steps": 0}, sx.FirstOrder()),
+        ({"last_steps": 10}, sx.Unroll(last=10)),
+        ({"last_steps": 10, "cg_steps": 0}, sx.Unroll(last=10)),
+    ],
+)
+def test_what_the_variances_of_sigma_reptile_follow(changes, adjoint):
+    assert make_learner(replace(SIGMA_REPTILE, **changes)).meta_gradient == sx.Reptile(adjoint)
+
+
+@pytest.mark.parametrize("algorithm", ["imaml", "sigma-imaml"])
+def test_implicit_methods_need_a_linear_solve(algorithm):
+    with pytest.raises(UserError, match=f"{algorithm} needs --cg-steps of at least 1, got 0"):
+        make_learner(replace(SIGMA_REPTILE, algorithm=algorithm, cg_steps=0))
