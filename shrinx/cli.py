@@ -136,14 +136,18 @@ def _parse(look: _Look, command: str, options: Any) -> Any:
     """Read all options: those of the command, and one for every field of the experiment's configuration."""
     import tyro
 
+    from .experiments.limits import check_limits
+
     look.experiment.config(look.algorithm, look.preset)  # A one-line error if there is no such thing.
-    return tyro.cli(
+    parsed = tyro.cli(
         options,
         prog=f"shrinx {command} {look.experiment.name}",
         description=(look.experiment.module.__doc__ or "").strip(),
         args=look.arguments,
         default=options(config=look.config, preset=look.preset),
     )
+    check_limits(parsed.config)
+    return parsed
 
 
 def _run(rest: list[str]) -> int:

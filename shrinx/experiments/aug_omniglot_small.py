@@ -6,7 +6,7 @@ more so the fewer drawings there are.
 """
 
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from rich.console import Console
 
@@ -36,6 +36,9 @@ PRESETS = tuple(CONDITIONS)
 
 @dataclass(frozen=True)
 class Config(aug_omniglot.Config):
+    # Where conditions have rates of their own.
+    may_be_zero: ClassVar[frozenset[str]] = frozenset({"inner_rate"})
+
     alphabets: tuple[int, ...] = ()
     """T of each condition, training alphabets."""
     instances: tuple[int, ...] = ()

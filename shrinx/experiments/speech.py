@@ -12,7 +12,7 @@ sea-all, the new speaker's embedding alone.
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -46,6 +46,8 @@ PRESETS = ("quick", "paper")
 @dataclass(frozen=True)
 class Config(LearnerConfig):
     """`num_test_tasks` are the test speakers, `adapt_steps` how far their curves go (0 scores them as they are)."""
+
+    may_be_zero: ClassVar[frozenset[str]] = frozenset({"adapt_steps"})
 
     pretrained: str | None = None
     """Folder of a run to start from; random weights if not given."""
