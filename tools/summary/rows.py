@@ -56,12 +56,14 @@ def measured(run: Run, paper: Paper) -> Iterator[tuple[str, str, Score]]:
     yield from _along_curves(run)
     yield from _in_conditions(run)
     yield from _judged(run)
+    # Without a prior on the modules there are no variances to choose some of them by.
+    variances = run.variances if all(map(math.isfinite, run.variances.values())) else {}
     total = sum(run.sizes.values())
-    for name, size in run.sizes.items():
-        yield f"only {name}", "share of parameters", Score(size / total)
-    if run.sizes:
+    for name in variances:
+        yield f"only {name}", "share of parameters", Score(run.sizes[name] / total)
+    if variances:
         yield "selected", "share of parameters", Score(sum(run.sizes[name] for name in run.selected) / total)
-    for metric, values in (("variance", run.variances), ("rate", run.rates)):
+    for metric, values in (("variance", variances), ("rate", run.rates)):
         for name, value in values.items():
             yield f"only {name}", metric, Score(value)
         for groups in paper.groups if values else ():
