@@ -7,7 +7,8 @@ from ..runs.errors import UserError
 from ..runs.files import write_text
 from .gallery import Drawing, comparison_drawings, run_drawings
 from .load import load_run, load_runs
-from .page import comparison_page, run_page
+from .page import run_page
+from .side_by_side import comparison_page
 from .tables import comparison_tables, run_tables
 
 
