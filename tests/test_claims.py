@@ -231,6 +231,19 @@ def test_small_data_variances_help_more_the_fewer_drawings_there_are(algorithm):
     assert gain(algorithm, "T=15 K=1") > gain(algorithm, "T=15 K=15")
 
 
+# Augmented Omniglot for a CPU
+
+
+def test_small_cpu_variances_help_with_every_seed():
+    runs = (load_reported(RESULTS / "aug-omniglot" / f"small-cpu-{name}") for name in ("sigma-reptile", "reptile"))
+    learned, plain = (run.result["test"]["all"]["values"] for run in runs)
+    assert all(ours > theirs for ours, theirs in zip(learned, plain, strict=True))
+
+
+def test_small_cpu_takes_less_than_twenty_minutes():
+    assert all(load("aug-omniglot", f"small-cpu-{name}").seconds < 1200 for name in ("sigma-reptile", "reptile"))
+
+
 # Few-shot Omniglot
 
 OMNIGLOT = {
