@@ -6,7 +6,9 @@ It rates quality, not content: speech played backwards scores little less.
 import sys
 import types
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
+from functools import cache
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -16,14 +18,21 @@ def predicted_mos(waves: Sequence[Float[np.ndarray, " _"]]) -> Float[np.ndarray,
     """The predicted mean opinion score of each wave."""
     import torch  # pyright: ignore[reportMissingImports]
 
-    with _no_torchaudio():
-        from distillmos import ConvTransformerSQAModel  # pyright: ignore[reportMissingImports]
-
-    model = ConvTransformerSQAModel()
-    model.eval()
+    model = _model()
     with torch.no_grad():
         scores = [float(model(torch.from_numpy(wave.astype(np.float32))[None])) for wave in waves]
     return np.asarray(scores)
+
+
+@cache
+def _model() -> Any:
+    # It prints where its weights are.
+    with _no_torchaudio(), redirect_stdout(None):
+        from distillmos import ConvTransformerSQAModel  # pyright: ignore[reportMissingImports]
+
+        model = ConvTransformerSQAModel()
+    model.eval()
+    return model
 
 
 @contextmanager

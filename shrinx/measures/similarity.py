@@ -1,6 +1,8 @@
 """Is it the same voice? The cosine between GE2E d-vectors (Wan et al. 2018), as in appendix E.2, by Resemblyzer."""
 
 from collections.abc import Sequence
+from functools import cache
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -16,12 +18,17 @@ Vectors = Float[np.ndarray, "_ 256"]
 
 def d_vectors(waves: Sequence[Wave]) -> Vectors:
     """One vector of length 1 for each wave."""
-    from resemblyzer import VoiceEncoder, preprocess_wav  # pyright: ignore[reportMissingImports]
+    from resemblyzer import preprocess_wav  # pyright: ignore[reportMissingImports]
 
-    encoder = VoiceEncoder("cpu", verbose=False)
-    return np.stack(
-        [encoder.embed_utterance(preprocess_wav(wave.astype(np.float32), source_sr=RATE)) for wave in waves]
-    )
+    clean = [preprocess_wav(wave.astype(np.float32), source_sr=RATE) for wave in waves]
+    return np.stack([_encoder().embed_utterance(wave) for wave in clean])
+
+
+@cache
+def _encoder() -> Any:
+    from resemblyzer import VoiceEncoder  # pyright: ignore[reportMissingImports]
+
+    return VoiceEncoder("cpu", verbose=False)
 
 
 def similarity(spoken: Vectors, real: Vectors) -> Float[np.ndarray, " strings"]:
