@@ -19,8 +19,8 @@ from ._types import Data, LossFn, Params, Scalar
 class Packing:
     """How the leaves of a prior's parameters are packed. Names, order and variances of the modules stay as they are.
 
-    Adapt, or learn, with `packing.prior` and `packing.loss_fn` in place of the network's own; the results are the
-    same, and `unpack` gives parameters back.
+    Adapt, or learn, with `pack_prior(prior)` and `loss_fn(loss_fn)` in place of the network's own; the results are the
+    same, and `unpack` and `unpack_prior` give them back.
 
     >>> import jax, jax.numpy as jnp, shrinx as sx
     >>> prior = sx.Prior.create({f"layer{i}": {"w": jnp.eye(2)} for i in range(30)})

@@ -95,7 +95,7 @@ class Config(LearnerConfig):
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     """What the blocks are computed in."""
     unroll: bool = True
-    """Compile the network's blocks one by one, not as a loop: faster steps, twice the time to compile."""
+    """The network's blocks one by one, not as a loop: fewer copies, more to compile."""
     remat: bool = False
     """Compute parts of the network again for its gradient instead of keeping them: less memory, more time."""
     chunk: int = 20

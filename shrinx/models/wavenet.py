@@ -68,8 +68,8 @@ class WaveNet:
     """What the blocks are computed in; parameters, the sum of skip outputs, the last layer and losses keep the type of
     the parameters, which is also the default here."""
     unroll: bool = True
-    """Blocks one by one in the program, so that nothing is copied between them. Otherwise they are one loop, which
-    compiles in half of the time."""
+    """Blocks one by one in the program, so that nothing is copied between them. Otherwise they are one loop, of which
+    there is less to compile."""
     remat: bool = False
     """Keep only the blocks' inputs for the gradient and compute the rest again: a tenth of the memory, a third more
     time."""
