@@ -60,7 +60,9 @@ class Config(LearnerConfig):
     num_validation_speakers: int = 4
     """Speakers that tell baselines when to stop."""
     num_strings: int = 4
-    """Strings of speech in a step of adaptation, and in the meta-gradient's query batch."""
+    """Strings of speech in a step of adaptation."""
+    query_strings: int = 16
+    """Strings that a meta-gradient is taken on: more of them than in a step, since there is one query a task only."""
     mixed_strings: int = 16
     """Strings in a step of pretraining."""
     num_frames: int = 100
@@ -148,6 +150,7 @@ def preset_config(algorithm: str, preset: str) -> Config:
         last_steps=min(config.last_steps, 5),
         tasks_per_update=2,
         num_strings=2,
+        query_strings=4,
         mixed_strings=4,
         num_frames=20,
         test_strings=2,
@@ -243,11 +246,13 @@ def _trainer(config: Config, network: WaveNet, packing: Packing) -> Trainer:
             num_strings=config.mixed_strings,
             num_frames=config.num_frames,
         )
-    sample = partial(draw_strings, num_strings=config.num_strings, num_frames=config.num_frames)
+    draw = partial(draw_strings, num_frames=config.num_frames)
+    sample = partial(draw, num_strings=config.num_strings)
+    query_sample = partial(draw, num_strings=config.query_strings)
     return task_trainer(
         network,
         packing,
-        make_learner(config, sample=sample, query_sample=sample),
+        make_learner(config, sample=sample, query_sample=query_sample),
         num_tasks=config.tasks_per_update,
         num_support=config.num_support,
         num_query=config.num_query,
