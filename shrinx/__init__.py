@@ -16,6 +16,7 @@ from ._algorithms import reptile as reptile
 from ._algorithms import sigma_imaml as sigma_imaml
 from ._algorithms import sigma_maml as sigma_maml
 from ._algorithms import sigma_reptile as sigma_reptile
+from ._averaging import Averaged as Averaged
 from ._backtracking import ProximalBacktracking as ProximalBacktracking
 from ._devices import spread as spread
 from ._evaluate import ablate as ablate

@@ -103,7 +103,7 @@ class Problem(eqx.Module):
         def leg(carry: Any, step: Array) -> tuple[Any, Any]:
             adapting, taken, state = carry
             adapting = jax.lax.fori_loop(taken, step, lambda index, adapting: advance(adapting, index)[0], adapting)
-            state, seen = see(state, step, _complete(part.at(adapting[0]), restriction, prior))
+            state, seen = see(state, step, _complete(part.at(self._solution(adapting)), restriction, prior))
             return (adapting, step, state), seen
 
         (_, _, state), seen = jax.lax.scan(leg, (self._start(prior), jnp.zeros_like(steps[0]), state), steps)
@@ -136,15 +136,18 @@ class Problem(eqx.Module):
             healthy = jnp.isfinite(info.loss) & jnp.isfinite(info.gradient_norm)
             failed_step = jnp.where((failed_step < 0) & ~healthy, index, failed_step)
             # Once nothing moves, the solver's state is of no account.
-            moved = tree_where(failed_step < 0, moved, displacement)
-            seen = observe(index, _complete(part.at(moved), restriction, prior))
-            return (moved, new_state, failed_step), (info, seen)
+            carry = tree_where(failed_step < 0, moved, displacement), new_state, failed_step
+            seen = observe(index, _complete(part.at(self._solution(carry)), restriction, prior))
+            return carry, (info, seen)
 
         return step
 
+    def _solution(self, carry: Any) -> Params:
+        displacement, state, _ = carry
+        return self.solver.solution(displacement, state)
+
     def _adapted(self, prior: Prior, carry: Any, info: Any) -> Adapted:
-        displacement, _, failed_step = carry
-        _, restriction = self._restricted(prior)
+        displacement, (_, restriction) = self._solution(carry), self._restricted(prior)
         if restriction is not None:
             displacement = restriction.merge(displacement, jax.tree.map(jnp.zeros_like, prior.mean))
         return Adapted(
@@ -152,7 +155,7 @@ class Problem(eqx.Module):
             displacement=displacement,
             losses=info.loss,
             gradient_norms=info.gradient_norm,
-            failed_step=failed_step,
+            failed_step=carry[2],
         )
 
 

@@ -53,7 +53,7 @@ class StepInfo(NamedTuple):
 
 
 class AbstractSolver(eqx.Module, Generic[State]):
-    """What `adapt` needs of an inner solver: `init` and `step`, both pure.
+    """What `adapt` needs of an inner solver: `init` and `step`, both pure; `solution` is there to be overridden.
 
     To add one, write a final subclass with these two methods; see the docs, "Add an inner solver".
 
@@ -80,6 +80,11 @@ class AbstractSolver(eqx.Module, Generic[State]):
         self, loss_fn: ObjectiveFn, displacement: Params, state: State, prior: Prior
     ) -> tuple[Params, State, StepInfo]:
         """One step on `loss_fn` plus the prior's energy, from `displacement`."""
+
+    def solution(self, displacement: Params, state: State) -> Params:
+        """The answer after a step that led to `displacement` and `state`: the displacement, unless it is overridden."""
+        del state
+        return displacement
 
 
 class _GDState(NamedTuple):

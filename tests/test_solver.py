@@ -18,6 +18,7 @@ SOLVERS = {
     "gd-safe": sx.ProximalGD(0.5, power_steps=2),
     "backtracking": sx.ProximalBacktracking(0.5),
     "adam": sx.ProximalAdam(optax.exponential_decay(0.3, 500, 0.2)),
+    "averaged": sx.Averaged(sx.ProximalGD(0.5), window=50),
     "adam-paper": sx.ProximalAdam(optax.exponential_decay(0.3, 500, 0.2), eps=0.0, eps_root=1e-8),
 }
 

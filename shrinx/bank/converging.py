@@ -130,7 +130,7 @@ def finish(descent: Descent, data: Data, keys: Key[Array, " tasks"] | None, stat
     part, _ = descent.prior.restrict(descent.selected)
 
     def one(data: Data, key: PRNGKeyArray | None, state: State) -> Result:
-        params, posterior = part.at(state.displacement), None
+        params, posterior = part.at(descent.solver.solution(state.displacement, state.solver)), None
         if descent.posterior is not None:
             loss_at = _loss_of_part(descent)
             posterior = posterior_of(lambda p: loss_at(p, data), part, params, descent.posterior, descent.scale).array

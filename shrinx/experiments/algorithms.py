@@ -8,6 +8,7 @@ import optax
 
 from .._adjoint import FirstOrder, Implicit, Unroll
 from .._algorithms import fomaml, imaml, maml, meta_sgd, reptile, sigma_imaml, sigma_maml, sigma_reptile
+from .._averaging import Averaged
 from .._backtracking import ProximalBacktracking
 from .._learner import Learner
 from .._linear import CG
@@ -59,6 +60,8 @@ class LearnerConfig:
     """Its learning rate."""
     inner_steps: int = 100
     """Steps of adaptation in meta-training."""
+    average: int = 0
+    """Adapted parameters are the average over about so many last steps (0: those of the last step)."""
     power_steps: int = 0
     """Power iterations a step for a curvature-safe step size (gd only; 0 is off)."""
     cg_steps: int = 5
@@ -78,6 +81,11 @@ class LearnerConfig:
 
 
 def make_solver(config: LearnerConfig) -> AbstractSolver:
+    solver = _last_iterate(config)
+    return Averaged(solver, config.average) if config.average else solver
+
+
+def _last_iterate(config: LearnerConfig) -> AbstractSolver:
     if config.solver == "adam":
         return ProximalAdam(config.inner_rate)
     if config.solver == "backtracking":

@@ -23,6 +23,7 @@ MAY_BE_ZERO = SHARES | {
     "cg_steps",
     "last_steps",
     "power_steps",
+    "average",
 }
 
 

@@ -1,0 +1,126 @@
+"""Averaged steps: the average by hand, what it is worth on mini-batches, and steps that fail."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import shrinx as sx
+
+PRIOR = {"variance": {"a": 2.0, "b": jnp.inf}}
+STEPS, WINDOW = 30, 8
+
+
+def loss_fn(params, batch):
+    return 0.5 * jnp.mean((params["a"] + params["b"] - batch) ** 2) + 0.1 * jnp.sum(params["b"] ** 2)
+
+
+def sample(key, data):
+    return jax.random.choice(key, data, (2,))
+
+
+def prior_and_data():
+    prior = sx.Prior.create({"a": jnp.zeros(()), "b": jnp.ones(())}, **PRIOR)
+    return prior, jnp.array([1.0, 3.0, -2.0])
+
+
+def adapt(solver, num_steps=STEPS, **options):
+    prior, data = prior_and_data()
+    return sx.adapt(loss_fn, prior, data, solver, num_steps=num_steps, key=jax.random.key(0), sample=sample, **options)
+
+
+@pytest.mark.parametrize("solver", [sx.ProximalGD(0.5), sx.ProximalAdam(0.1)], ids=["gd", "adam"])
+def test_it_is_the_average_of_the_solvers_own_steps(x64, solver):
+    ways = [jax.tree.map(np.asarray, adapt(solver, count).params) for count in range(1, STEPS + 1)]
+    for name in ("a", "b"):
+        average = float(prior_and_data()[0].mean[name])
+        for count, way in enumerate(ways, 1):
+            average += (way[name] - average) / min(count, WINDOW)
+        np.testing.assert_allclose(adapt(sx.Averaged(solver, WINDOW)).params[name], average, rtol=1e-6)
+    steps = adapt(sx.Averaged(solver, WINDOW)), adapt(solver)
+    np.testing.assert_array_equal(steps[0].losses, steps[1].losses)
+
+
+def test_a_window_of_one_step_changes_nothing(x64):
+    ours, plain = adapt(sx.Averaged(sx.ProximalGD(0.5), 1)), adapt(sx.ProximalGD(0.5))
+    np.testing.assert_allclose(ours.displacement["a"], plain.displacement["a"], rtol=1e-12)
+
+
+def test_curves_are_of_the_average(x64):
+    prior, data = prior_and_data()
+    solver = sx.Averaged(sx.ProximalGD(0.5), WINDOW)
+    task = sx.Task(data, data)
+    tasks = jax.tree.map(lambda leaf: leaf[None], task)
+    key = jax.random.key(1)
+    curve = sx.adaptation_curve(loss_fn, prior, tasks, solver, num_steps=STEPS, key=key, sample=sample)
+    own = jax.random.split(key, 1)[0]
+    for count in (3, STEPS):
+        adapted = sx.adapt(loss_fn, prior, data, solver, num_steps=count, key=own, sample=sample)
+        np.testing.assert_allclose(curve[0, count], loss_fn(adapted.params, data), rtol=1e-6)
+
+
+def test_on_minibatches_it_is_nearer_to_the_map_estimate(x64):
+    """Over many seeds; with steps of 0.5 the jitter has a variance of a third of the batches' own, averaged a tenth."""
+    prior, data = sx.Prior.create(jnp.zeros(()), variance=1e6), jnp.array([1.0, 3.0])
+
+    def mean_square_error(solver):
+        def one(key):
+            adapted = sx.adapt(
+                lambda p, x: 0.5 * jnp.mean((p - x) ** 2), prior, data, solver, num_steps=400, key=key, sample=sample
+            )
+            return (adapted.params - 2.0) ** 2
+
+        return jnp.mean(jax.vmap(one)(jax.random.split(jax.random.key(0), 500)))
+
+    plain, averaged = (mean_square_error(solver) for solver in (sx.ProximalGD(0.5), sx.Averaged(sx.ProximalGD(0.5))))
+    # A batch's mean has variance 1/2; gradient descent with step a is a moving average of it, of variance a/(2 - a)/2.
+    np.testing.assert_allclose(plain, 1 / 6, rtol=0.15)
+    # An exponential average over w steps has 1/(2 w - 1) of the variance of what it averages, if that is independent.
+    np.testing.assert_allclose(averaged, 0.5 / 199, rtol=0.15)
+
+
+def test_the_variance_of_a_module_that_only_jitters(x64):
+    """The data say nothing about the displacement. Without averaging the jitter alone calls for shrinkage."""
+    prior, data = sx.Prior.create(jnp.zeros(()), variance=100.0), jnp.array([-1.0, 1.0])
+
+    def slope(solver):
+        def one(key, log_variance):
+            moved = sx.Prior(prior.mean, log_variance, prior.modules)
+            adapted = sx.adapt(
+                lambda p, x: 0.5 * jnp.mean((p - x) ** 2),
+                moved,
+                data,
+                solver,
+                num_steps=400,
+                key=key,
+                sample=sample,
+                adjoint=sx.FirstOrder(),
+            )
+            return 0.5 * jnp.mean((adapted.params - data) ** 2)
+
+        keys = jax.random.split(jax.random.key(0), 500)
+        return jnp.mean(jax.vmap(jax.grad(one, argnums=1), in_axes=(0, None))(keys, prior.log_variance))
+
+    plain, averaged = slope(sx.ProximalGD(0.5)), slope(sx.Averaged(sx.ProximalGD(0.5)))
+    assert plain > 0.1  # Its mean square, which descent on log σ² follows down.
+    assert 0 <= averaged < plain / 30
+
+
+def test_a_step_that_fails_is_no_part_of_the_average():
+    def fails_after(params, batch):
+        return jnp.where(params > 0.9, jnp.nan, 0.5 * jnp.sum((params - batch) ** 2))
+
+    prior = sx.Prior.create(jnp.zeros(()), variance=jnp.inf)
+    adapted = sx.adapt(fails_after, prior, jnp.array(2.0)[None], sx.Averaged(sx.ProximalGD(0.3), 4), num_steps=20)
+    assert adapted.failed_step > 0
+    assert np.isfinite(adapted.params)
+    assert adapted.params > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [((0.1,), TypeError, "solver"), ((sx.ProximalGD(0.1), 0), ValueError, "`window`")],
+)
+def test_bad_arguments(arguments, error, said):
+    with pytest.raises(error, match=said):
+        sx.Averaged(*arguments)
