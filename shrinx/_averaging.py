@@ -1,5 +1,6 @@
 """An inner solver that answers with an average of its steps."""
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -70,3 +71,10 @@ class Averaged(AbstractSolver[_AveragedState]):
 
     def solution(self, displacement: Params, state: _AveragedState) -> Params:
         return state.average
+
+
+def with_rate(solver: AbstractSolver, learning_rate: float) -> AbstractSolver:
+    """The same solver with another learning rate, averaged or not."""
+    if isinstance(solver, Averaged):
+        return replace(solver, solver=with_rate(solver.solver, learning_rate))
+    return replace(solver, learning_rate=learning_rate)

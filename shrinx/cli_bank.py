@@ -3,13 +3,13 @@
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import get_args
 
 import jax
 
+from ._averaging import with_rate
 from .bank.adapting import adapt_task
 from .bank.bank import Bank
 from .bank.delta import Compression
@@ -109,9 +109,9 @@ def _adapt(parsed: argparse.Namespace) -> None:
     if parsed.speaker:
         raise UserError(f"`--speaker` is for voices; the bank in {parsed.base} holds none.")
     setup = setup_of(bank)
-    solver = setup.solver or setup.learner.solver
+    solver = setup.averaged(setup.learner.solver)
     if parsed.learning_rate is not None:
-        solver = replace(solver, learning_rate=parsed.learning_rate)
+        solver = with_rate(solver, parsed.learning_rate)
     names = parsed.task[0] if len(parsed.task) == 1 else parsed.task
     sample = setup.learner.sample
     data = read_data(parsed.data, setup, None if len(parsed.task) == 1 else len(parsed.task))

@@ -3,9 +3,9 @@
 import argparse
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
+from ._averaging import with_rate
 from .bank.bank import Bank
 from .bank.errors import BankError
 from .data.audio import write_wav
@@ -51,7 +51,7 @@ def enrol_voices(bank: Bank, parsed: argparse.Namespace) -> None:
 
     solver = VoiceModel.of(bank).solver
     if parsed.learning_rate is not None:
-        solver = replace(solver, learning_rate=parsed.learning_rate)
+        solver = with_rate(solver, parsed.learning_rate)
     for name, digits in zip(parsed.task, _recordings(parsed), strict=True):
         count, seconds = len(digits.speaker), len(digits.f0) * HOP / RATE
         print(f"{name}: {count} utterance{'s' * (count != 1)}, {seconds:.0f} s.", file=sys.stderr)

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import shrinx as sx
+from shrinx._averaging import with_rate
+from shrinx.experiments.algorithms import LearnerConfig, make_learner, make_solver
 
 PRIOR = {"variance": {"a": 2.0, "b": jnp.inf}}
 STEPS, WINDOW = 30, 8
@@ -124,3 +126,22 @@ def test_a_step_that_fails_is_no_part_of_the_average():
 def test_bad_arguments(arguments, error, said):
     with pytest.raises(error, match=said):
         sx.Averaged(*arguments)
+
+
+def test_another_rate_for_averaged_solvers_too():
+    assert with_rate(sx.ProximalGD(0.1), 0.2) == sx.ProximalGD(0.2)
+    assert with_rate(sx.Averaged(sx.ProximalAdam(0.1), 7), 0.2) == sx.Averaged(sx.ProximalAdam(0.2), 7)
+
+
+@pytest.mark.parametrize(
+    ("changes", "test", "training"),
+    [
+        ({}, sx.ProximalGD(0.01), sx.ProximalGD(0.01)),
+        ({"average": 20}, sx.Averaged(sx.ProximalGD(0.01), 20), sx.ProximalGD(0.01)),
+        ({"average": 20, "average_training": True}, *[sx.Averaged(sx.ProximalGD(0.01), 20)] * 2),
+    ],
+)
+def test_experiments_average_in_the_test_and_if_asked_in_training(changes, test, training):
+    config = LearnerConfig(algorithm="reptile", **changes)
+    assert make_solver(config) == test
+    assert make_learner(config).solver == training

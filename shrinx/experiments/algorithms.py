@@ -61,7 +61,9 @@ class LearnerConfig:
     inner_steps: int = 100
     """Steps of adaptation in meta-training."""
     average: int = 0
-    """Adapted parameters are the average over about so many last steps (0: those of the last step)."""
+    """Held-out tasks are judged by the average over about so many last steps (0: by the last step)."""
+    average_training: bool = False
+    """The same in meta-training, where the gradient need not go back through steps (--last-steps 0 --cg-steps 0)."""
     power_steps: int = 0
     """Power iterations a step for a curvature-safe step size (gd only; 0 is off)."""
     cg_steps: int = 5
@@ -81,6 +83,7 @@ class LearnerConfig:
 
 
 def make_solver(config: LearnerConfig) -> AbstractSolver:
+    """For held-out tasks."""
     solver = _last_iterate(config)
     return Averaged(solver, config.average) if config.average else solver
 
@@ -106,7 +109,7 @@ def make_learner(
         optax.add_decayed_weights(config.weight_decay),
         optax.scale_by_learning_rate(mean_rate),
     )
-    solver = make_solver(config)
+    solver = make_solver(config) if config.average_training else _last_iterate(config)
     common: dict[str, Any] = {
         "num_steps": config.inner_steps,
         "optimiser": optimiser,

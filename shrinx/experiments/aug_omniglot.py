@@ -210,6 +210,7 @@ def setup(config: Config) -> Setup:
 
     return Setup(
         learner=learner(config),
+        average=config.average,
         loss_fn=network.cross_entropy,
         init=init,
         train_tasks=eqx.Partial(train_tasks, images),

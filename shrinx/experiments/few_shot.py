@@ -80,6 +80,7 @@ def setup(
     held_out = {"num_tasks": config.num_test_tasks, "shots": config.shots, **counts}
     return Setup(
         learner=make_learner(config, sample=sample),
+        average=config.average,
         loss_fn=network.cross_entropy,
         init=init,
         train_tasks=episodes("train", num_tasks=config.tasks_per_update, shots=config.train_shots, **counts),

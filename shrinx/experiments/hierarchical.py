@@ -75,6 +75,7 @@ def setup(config: Config, model: Model, likelihood: Likelihood) -> Setup:
     tasks = partial(model.sample_tasks, num_support=config.num_support)
     return Setup(
         learner=make_learner(config),
+        average=config.average,
         loss_fn=model.loss,
         init=init,
         train_tasks=partial(tasks, num_tasks=config.tasks_per_update, num_query=config.num_query),

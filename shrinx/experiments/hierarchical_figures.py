@@ -15,7 +15,7 @@ from ..runs.meta import Outcome
 from ..runs.parallel import over_seeds
 from ..runs.statistics import half_width
 from ..tasks.hierarchical import Model, Theta
-from .algorithms import LearnerConfig, make_learner
+from .algorithms import LearnerConfig, make_solver
 
 ANGLES = np.linspace(0, 2 * np.pi, 121)
 
@@ -76,7 +76,7 @@ def _learned(config: LearnerConfig, model: Model, priors: Prior) -> dict[str, An
 
 def _errors(config: LearnerConfig, model: Model, outcome: Outcome) -> dict[str, Any]:
     """Mean absolute error of each parameter against steps of adaptation."""
-    solver = make_learner(config).solver
+    solver = make_solver(config)
     num_parameters = len(model.names)
 
     def error(theta: Theta, query: dict[str, Array]) -> Array:

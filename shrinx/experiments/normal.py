@@ -77,6 +77,7 @@ def setup(config: Config) -> Setup:
     )
     return Setup(
         learner=make_learner(config),
+        average=config.average,
         loss_fn=lambda params, observations: normal.loss_fn(params["theta"], observations),
         init=init,
         train_tasks=partial(tasks, num_tasks=config.tasks_per_update),

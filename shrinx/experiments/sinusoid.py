@@ -22,7 +22,7 @@ from ..runs.meta import Setup, meta_learn
 from ..runs.trackers import Tracker
 from ..runs.tune import Range
 from ..tasks import sinusoid
-from .algorithms import PLAIN, SIGMA, LearnerConfig, make_learner
+from .algorithms import PLAIN, SIGMA, LearnerConfig, make_learner, make_solver
 
 ALGORITHMS = (*SIGMA, *PLAIN)
 PRESETS = ("quick", "paper")
@@ -103,6 +103,7 @@ def setup(config: Config) -> Setup:
 
     return Setup(
         learner=make_learner(config),
+        average=config.average,
         loss_fn=mlp.squared_error,
         init=init,
         train_tasks=partial(
@@ -133,7 +134,7 @@ def run(config: Config, folder: RunFolder, console: Console | None, trackers: tu
 
 def _examples(config: Config, prior: Prior, selected: tuple[str, ...]) -> list[dict[str, Any]]:
     """Predictions on three held-out tasks: nothing adapted, everything, the selected modules, the rest."""
-    solver = make_learner(config).solver
+    solver = make_solver(config)
     grid = jnp.linspace(-5, 5, 81)[:, None]
     rest = tuple(name for name in prior.modules.names if name not in selected)
     examples = []

@@ -101,7 +101,7 @@ def curves(setup: Setup, steps: list[int], lanes: Lanes, priors: Prior) -> Calla
             setup.loss_fn,
             eqx.tree_at(lambda prior: prior.log_variance, prior, frozen),
             draw(test_tasks, task_key, split),
-            setup.solver or learner.solver,
+            setup.solver_for(split),
             num_steps=steps[-1],
             key=adapt_key,
             sample=learner.sample,

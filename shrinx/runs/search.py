@@ -80,7 +80,7 @@ def score_trials(
             setup.loss_fn,
             prior,
             draw(source, task_key, split),
-            setup.solver or setup.learner.solver,
+            setup.solver_for(split),
             num_steps=setup.adapt_steps,
             key=adapt_key,
             sample=setup.learner.sample,

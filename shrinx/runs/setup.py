@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
+from .._averaging import Averaged
 from .._learner import Learner
 from .._prior import Prior
 from .._select import AbstractRule, LargestGap
@@ -42,8 +43,8 @@ class Setup:
     """From such arrays to a learner, where rates are among them; `learner` everywhere by default."""
     curve_steps: int | None = None
     """How far adaptation curves go; ten times `adapt_steps` by default."""
-    solver: AbstractSolver | None = None
-    """For held-out tasks; the learner's own by default."""
+    average: int = 0
+    """Held-out tasks are judged by the average over about so many last steps; 0 is the learner's own way."""
     metric_fn: LossFn | None = None
     lower_is_better: bool = True
     rule: AbstractRule = field(default_factory=LargestGap)
@@ -65,6 +66,13 @@ class Setup:
 
     def learner_for(self, split: Any) -> Learner:
         return self.learner if self.learner_of is None else self.learner_of(split)
+
+    def solver_for(self, split: Any) -> AbstractSolver:
+        """For held-out tasks."""
+        return self.averaged(self.learner_for(split).solver)
+
+    def averaged(self, solver: AbstractSolver) -> AbstractSolver:
+        return Averaged(solver, self.average) if self.average and not isinstance(solver, Averaged) else solver
 
 
 @dataclass(frozen=True)
