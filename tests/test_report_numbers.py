@@ -9,7 +9,7 @@ pytest.importorskip("matplotlib", reason="Reports need matplotlib.")
 
 from matplotlib.figure import Figure
 
-from shrinx.report import comparison, figures, sentences, tables
+from shrinx.report import comparison, held_out_figures, module_figures, sentences, tables, training_figures
 from shrinx.report.load import load_run
 from shrinx.report.write import write_report
 
@@ -87,7 +87,7 @@ def test_a_large_table_stays_beside_the_page(tmp_path):
 
 def test_figures_show_the_numbers():
     result = make_result()
-    figure = figures.variances(result)
+    figure = module_figures.variances(result)
     assert isinstance(figure, Figure)
     [axes] = figure.axes
     assert axes.get_xscale() == "log"
@@ -100,9 +100,9 @@ def test_figures_show_the_numbers():
 
 def test_a_score_axis_is_logarithmic_when_the_spread_is_large():
     result = make_result()
-    assert figures.scores(result).axes[0].get_xscale() == "log"
+    assert module_figures.scores(result).axes[0].get_xscale() == "log"
     narrow = result | {"test": without(result["test"], "before")}
-    assert figures.scores(narrow).axes[0].get_xscale() == "linear"
+    assert module_figures.scores(narrow).axes[0].get_xscale() == "linear"
 
 
 def scored(mean, width=0.2):
@@ -120,8 +120,8 @@ def test_an_axis_of_accuracies_ends_at_zero_and_one(tmp_path, mean):
     result = scored(mean)
     runs = [load_run(make_run(tmp_path / name, result)) for name in ("a", "b")]
     for drawn, which in (
-        (figures.scores(result), "x"),
-        (figures.adaptation(result), "y"),
+        (module_figures.scores(result), "x"),
+        (held_out_figures.adaptation(result), "y"),
         (comparison.scores(runs, ["a", "b"]), "x"),
         (comparison.adaptation(runs, ["a", "b"]), "y"),
     ):
@@ -129,11 +129,11 @@ def test_an_axis_of_accuracies_ends_at_zero_and_one(tmp_path, mean):
         assert 0 <= low < mean or mean == low == 0
         assert low < high <= 1
     errors = result | {"metric": {"name": "error", "lower_is_better": True}}
-    assert figures.scores(errors).axes[0].get_xlim()[0] < mean - 0.2
+    assert module_figures.scores(errors).axes[0].get_xlim()[0] < mean - 0.2
 
 
 def test_the_horizon_is_marked():
-    axes = figures.adaptation(make_result()).axes[0]
+    axes = held_out_figures.adaptation(make_result()).axes[0]
     assert [5, 5] in [list(line.get_xdata()) for line in axes.lines]
     assert axes.get_xlim() == (0, 50)
 
@@ -141,7 +141,7 @@ def test_the_horizon_is_marked():
 def test_thinning_keeps_the_last_row():
     rows = make_rows(count=100)
     for most in (1, 7, 50, 1000):
-        kept = figures.thin(rows, most)
+        kept = training_figures.thin(rows, most)
         assert len(kept) <= most
         assert kept[-1] == rows[-1]
 

@@ -1,6 +1,7 @@
 """What figures share: names, axes and intervals."""
 
 import math
+import textwrap
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -17,10 +18,18 @@ def metric(result: dict[str, Any]) -> str:
     return clean((result.get("metric") or {}).get("name") or "score")
 
 
+LABELS = {"all": "all modules", "selected": "selected modules", "before": "before adaptation"}
+
+
 def short_name(name: str, most: int = 24) -> str:
     """The beginning and the end of a long name: modules of a network often differ only in the last part."""
     name = clean(name)
     return name if len(name) <= most else f"{name[: most // 2 - 1]}…{name[-most // 2 :]}"
+
+
+def folded(label: str, most: int = 44) -> str:
+    """In lines short enough for the side of a figure."""
+    return textwrap.fill(clean(label), most)
 
 
 def name_rows(axes: Axes, names: list[str]) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from .axes import adaptation_axes, band, fit_to, interval, metric, name_rows, scale, short_name, within_bounds
-from .figures import MAX_ROWS
 from .load import LoadedRun
+from .module_figures import MAX_ROWS
 from .numbers import known, number, numbers
 from .style import BLUE, CYCLE, INK, VERMILLION, log_axis, new_figure, style
 

@@ -5,7 +5,16 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-from . import comparison, conditions, figures, sentences, speech
+from . import (
+    comparison,
+    conditions,
+    extra_figures,
+    held_out_figures,
+    module_figures,
+    sentences,
+    speech,
+    training_figures,
+)
 from .load import LoadedRun
 from .numbers import clean
 from .svg import to_svg
@@ -31,21 +40,26 @@ def run_drawings(run: LoadedRun) -> tuple[Drawing, ...]:
     result, rows = run.result, run.metrics
     plans: list[_Plan] = [
         *_conditions([run], [run.name]),
-        ("scores", "Held-out tasks", figures.scores(result), lambda: sentences.on_scores(result)),
-        ("variances", "Variance of each module", figures.variances(result), lambda: sentences.on_variances(result)),
+        ("scores", "Held-out tasks", module_figures.scores(result), lambda: sentences.on_scores(result)),
+        (
+            "variances",
+            "Variance of each module",
+            module_figures.variances(result),
+            lambda: sentences.on_variances(result),
+        ),
         *_adaptation(run),
-        ("examples", "Example predictions", figures.examples(result), sentences.on_examples),
+        ("examples", "Example predictions", held_out_figures.examples(result), sentences.on_examples),
     ]
     plans += _speech([run])
     for name, extra in zip(extra_names(result), result.get("figures") or (), strict=True):
         title, caption = clean(extra.get("title") or extra["name"]), clean(extra.get("caption") or "")
-        plans.append((name, title, figures.extra(extra), lambda caption=caption: caption))
+        plans.append((name, title, extra_figures.extra(extra), lambda caption=caption: caption))
     plans += [
-        ("training", "Training", figures.training_loss(rows), lambda: sentences.on_training(run)),
+        ("training", "Training", training_figures.training_loss(rows), lambda: sentences.on_training(run)),
         (
             "training-variances",
             "Variances during training",
-            figures.training_variances(rows, result),
+            training_figures.training_variances(rows, result),
             lambda: sentences.on_training_variances(run),
         ),
     ]
@@ -82,7 +96,7 @@ def comparison_drawings(runs: list[LoadedRun]) -> tuple[Drawing, ...]:
     for extra in comparison.overlays(runs):
         caption = clean(extra.get("caption") or "")
         name, title = f"overlay-{slug(extra['name'])}", clean(extra.get("title") or extra["name"])
-        plans.append((name, title, figures.extra(extra), lambda caption=caption: caption))
+        plans.append((name, title, extra_figures.extra(extra), lambda caption=caption: caption))
     return _drawings(plans)
 
 
@@ -91,7 +105,9 @@ def _adaptation(run: LoadedRun) -> list[_Plan]:
     if speech.is_speech(run):
         return []
     result = run.result
-    return [("adaptation", "Adapting longer", figures.adaptation(result), lambda: sentences.on_adaptation(result))]
+    return [
+        ("adaptation", "Adapting longer", held_out_figures.adaptation(result), lambda: sentences.on_adaptation(result))
+    ]
 
 
 def _conditions(runs: list[LoadedRun], order: list[str]) -> list[_Plan]:
@@ -107,7 +123,7 @@ def _speech(runs: list[LoadedRun]) -> list[_Plan]:
     blocks = [(run, extra) for run in runs for extra in run.result.get("figures") or () if speech.is_speech(run)]
     for run, extra in blocks:
         name, title = f"{slug(extra['name'])}-{slug(run.name)}", f"{clean(extra['title'])}: {clean(run.name)}"
-        found.append((name, title, figures.extra(extra), lambda text=clean(extra["caption"]): text))
+        found.append((name, title, extra_figures.extra(extra), lambda text=clean(extra["caption"]): text))
     return found
 
 

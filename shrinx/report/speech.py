@@ -8,12 +8,12 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ..data.speech import RATE
+from .axes import adaptation_axes, band, fit_to, name_rows, scale, short_name
 from .comparison import look
-from .figures import adaptation_axes, band, fit_to, name_rows, plain_axis, scale, short_name
 from .load import LoadedRun
 from .numbers import clean, known, numbers, short, with_interval
 from .players import Column, columns_of
-from .style import BLUE, INK, MUTED, new_figure, style
+from .style import BLUE, INK, MUTED, new_figure, plain_axis, style
 from .voices import MEASURES, REAL, method_title
 
 BOUNDS = ("same speaker", "other speakers")
