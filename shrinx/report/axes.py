@@ -27,7 +27,7 @@ def short_name(name: str, most: int = 24) -> str:
     return name if len(name) <= most else f"{name[: most // 2 - 1]}…{name[-most // 2 :]}"
 
 
-def folded(label: str, most: int = 44) -> str:
+def folded(label: str, most: int = 30) -> str:
     """In lines short enough for the side of a figure."""
     return textwrap.fill(clean(label), most)
 
