@@ -1,5 +1,7 @@
 """Averaged steps: the average by hand, what it is worth on mini-batches, and steps that fail."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 
 import shrinx as sx
 from shrinx._averaging import with_rate
+from shrinx.experiments import find_experiment
 from shrinx.experiments.algorithms import LearnerConfig, make_learner, make_solver
 
 PRIOR = {"variance": {"a": 2.0, "b": jnp.inf}}
@@ -145,3 +148,13 @@ def test_experiments_average_in_the_test_and_if_asked_in_training(changes, test,
     config = LearnerConfig(algorithm="reptile", **changes)
     assert make_solver(config) == test
     assert make_learner(config).solver == training
+
+
+@pytest.mark.parametrize("name", ["sinusoid", "linear", "swirl", "normal"])
+def test_held_out_tasks_are_adapted_to_by_the_averaged_solver(name):
+    experiment = find_experiment(name)
+    config = replace(experiment.config(experiment.algorithms[0], experiment.presets[0]), average=7)
+    setup = experiment.module.setup(config)
+    assert setup.solver_for(None) == sx.Averaged(setup.learner.solver, 7)
+    training_too = experiment.module.setup(replace(config, average_training=True))
+    assert training_too.solver_for(None) == training_too.learner.solver == setup.solver_for(None)

@@ -11,7 +11,7 @@ from data_files import miniimagenet_folder, omniglot_arrays
 from shrinx.cli import main
 from shrinx.data.miniimagenet import SPLITS
 from shrinx.experiments import find_experiment
-from shrinx.runs.meta import draw
+from shrinx.runs.meta import draw, grid
 
 CHARACTERS = 1230
 ALGORITHMS = find_experiment("omniglot").algorithms
@@ -133,6 +133,12 @@ def test_reptile_draws_mini_batches_of_many_shots_in_training_only(omniglot, alg
 
     assert sizes(setup.train_tasks) == ([50, 10] if algorithm.endswith("reptile") else [5, 5])
     assert sizes(setup.test_tasks) == [5, 5]
+
+
+def test_how_far_curves_go_and_what_they_are_of(omniglot):
+    setup = make_setup("omniglot", omniglot, adapt_steps=4, curve_steps=9, average=3)
+    assert grid(setup)[-1] == 9
+    assert setup.solver_for(None).window == 3
 
 
 def test_one_variance_for_all_modules(omniglot):

@@ -38,6 +38,8 @@ class Config(LearnerConfig):
     """Filters of each convolution."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """What convolutions are computed in."""
+    curve_steps: int | None = None
+    """How far curves of held-out tasks go; ten times --adapt-steps by default."""
     shared_variance: bool = False
     """One variance for all modules: the paper's ablation."""
     data_dir: str | None = None
@@ -90,6 +92,7 @@ def setup(
         num_updates=config.num_updates,
         keep_best=config.keep_best,
         adapt_steps=config.adapt_steps,
+        curve_steps=config.curve_steps,
         metric_name="accuracy",
         metric_fn=network.accuracy,
         lower_is_better=False,
