@@ -31,6 +31,9 @@ class Averaged(AbstractSolver[_AveragedState]):
     module, and stronger shrinkage like its cure. Steps are taken as without averaging, which is one more copy of the
     parameters and no more gradients.
 
+    In meta-training it goes with `FirstOrder`, `Implicit` and `Unroll()`. `Unroll(last=k)` would see no more than the
+    share that the last k steps have in the average.
+
     **Arguments:** `solver`, any inner solver; `window`, in steps: long against the jitter, short against adaptation.
 
     >>> import jax, jax.numpy as jnp, shrinx as sx

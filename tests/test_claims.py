@@ -275,7 +275,7 @@ def test_omniglot_selected_modules_are_as_good_as_all(algorithm):
 # Speech
 
 SPEECH = {
-    "sigma-reptile": "--pretrained results/speech/paper-pretrain",
+    "sigma-reptile": "--pretrained results/speech/paper-reptile",
     "reptile": "--pretrained results/speech/paper-pretrain",
     "sea-all": "",
     "sea-emb": "--pretrained results/speech/paper-sea-all",
