@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
 from ._check import check_at_least
 from ._prior import Prior
@@ -19,6 +19,7 @@ class _AveragedState(NamedTuple):
     solver: Any
     average: Params
     num_steps: Int[Array, ""]
+    failed: Bool[Array, ""]
 
 
 class Averaged(AbstractSolver[_AveragedState]):
@@ -33,6 +34,8 @@ class Averaged(AbstractSolver[_AveragedState]):
 
     In meta-training it goes with `FirstOrder`, `Implicit` and `Unroll()`. `Unroll(last=k)` would see no more than the
     share that the last k steps have in the average.
+
+    Losses, gradient norms and residuals that are reported are still those of the steps.
 
     **Arguments:** `solver`, any inner solver; `window`, in steps: long against the jitter, short against adaptation.
 
@@ -57,8 +60,13 @@ class Averaged(AbstractSolver[_AveragedState]):
         check_at_least("window", self.window, 1)
 
     def init(self, prior: Prior) -> _AveragedState:
-        zeros = jax.tree.map(jnp.zeros_like, prior.mean)
-        return _AveragedState(self.solver.init(prior), zeros, jnp.zeros((), jnp.int32))
+        def zeros_for(leaf: Array) -> Array:
+            # In 16 bits a hundredth of a small change would be rounded away.
+            short = leaf.dtype.itemsize < prior.log_variance.dtype.itemsize
+            return jnp.zeros(leaf.shape, prior.log_variance.dtype if short else leaf.dtype)
+
+        zeros = jax.tree.map(zeros_for, prior.mean)
+        return _AveragedState(self.solver.init(prior), zeros, jnp.zeros((), jnp.int32), jnp.zeros((), bool))
 
     def step(
         self, loss_fn: ObjectiveFn, displacement: Params, state: _AveragedState, prior: Prior
@@ -66,14 +74,14 @@ class Averaged(AbstractSolver[_AveragedState]):
         moved, inner, info = self.solver.step(loss_fn, displacement, state.solver, prior)
         count = state.num_steps + 1
         share = 1 / jnp.minimum(count, self.window).astype(prior.log_variance.dtype)
-        average = jax.tree.map(lambda a, m: a + share.astype(a.dtype) * (m - a), state.average, moved)
-        # A step that is not taken is no part of the answer either.
-        healthy = jnp.isfinite(info.loss) & jnp.isfinite(info.gradient_norm)
-        average = tree_where(healthy, average, state.average)
-        return moved, _AveragedState(inner, average, count), info
+        average = jax.tree.map(lambda a, m: a + share.astype(a.dtype) * (m.astype(a.dtype) - a), state.average, moved)
+        # A step that is not taken is no part of the answer, nor is what a solver makes of the way after it.
+        failed = state.failed | ~(jnp.isfinite(info.loss) & jnp.isfinite(info.gradient_norm))
+        average = tree_where(failed, state.average, average)
+        return moved, _AveragedState(inner, average, count, failed), info
 
     def solution(self, displacement: Params, state: _AveragedState) -> Params:
-        return state.average
+        return jax.tree.map(lambda a, d: a.astype(d.dtype), state.average, displacement)
 
 
 def with_rate(solver: AbstractSolver, learning_rate: float) -> AbstractSolver:

@@ -111,15 +111,51 @@ def test_the_variance_of_a_module_that_only_jitters(x64):
     assert 0 <= averaged < plain / 30
 
 
-def test_a_step_that_fails_is_no_part_of_the_average():
-    def fails_after(params, batch):
-        return jnp.where(params > 0.9, jnp.nan, 0.5 * jnp.sum((params - batch) ** 2))
+@pytest.mark.parametrize("solver", [sx.ProximalGD(0.01), sx.ProximalAdam(0.01)], ids=["gd", "adam"])
+def test_the_answer_stays_where_the_first_failure_found_it(solver):
+    """One bad number among many: later batches are fine, and a solver's moments are not."""
+    prior, data = sx.Prior.create(jnp.zeros(()), variance=jnp.inf), jnp.array([2.0] * 30 + [jnp.nan])
 
-    prior = sx.Prior.create(jnp.zeros(()), variance=jnp.inf)
-    adapted = sx.adapt(fails_after, prior, jnp.array(2.0)[None], sx.Averaged(sx.ProximalGD(0.3), 4), num_steps=20)
-    assert adapted.failed_step > 0
-    assert np.isfinite(adapted.params)
-    assert adapted.params > 0
+    def adapted(num_steps):
+        return sx.adapt(
+            lambda p, x: 0.5 * jnp.mean((p - x) ** 2),
+            prior,
+            data,
+            sx.Averaged(solver, 4),
+            num_steps=num_steps,
+            key=jax.random.key(3),
+            sample=sample,
+        )
+
+    whole = adapted(100)
+    assert 0 < whole.failed_step < 99
+    np.testing.assert_array_equal(whole.params, adapted(int(whole.failed_step)).params)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+def test_small_changes_are_not_rounded_away(dtype):
+    prior = sx.Prior.create(jnp.zeros((), dtype), variance=jnp.inf)
+
+    def loss(params, x):
+        return 0.5 * jnp.sum((params.astype(jnp.float32) - x) ** 2)
+
+    adapted = sx.adapt(loss, prior, jnp.ones(1), sx.Averaged(sx.ProximalGD(0.1), 100), num_steps=2000)
+    assert adapted.params.dtype == dtype
+    np.testing.assert_allclose(np.float32(adapted.params), 1.0, rtol=5e-3)
+
+
+@pytest.mark.parametrize("window", [10, 100, 1000])
+@pytest.mark.parametrize("rate", [0.5, 0.02])
+def test_a_bank_waits_for_the_average_to_settle(tmp_path, rate, window):
+    prior = sx.Prior.create({"a": jnp.zeros(1)}, variance={"a": 1e3})
+
+    def loss(params, x):
+        return 0.5 * jnp.sum((params["a"] - x) ** 2)
+
+    bank = sx.Bank.create(tmp_path / "bank", prior, "a")
+    report = sx.adapt_task(bank, loss, "t", jnp.array([2.0]), sx.Averaged(sx.ProximalGD(rate), window))
+    assert report.converged
+    np.testing.assert_allclose(bank.params("t")["a"], 2 / 1.001, rtol=0.015)
 
 
 @pytest.mark.parametrize(

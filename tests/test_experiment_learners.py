@@ -29,3 +29,11 @@ def test_what_the_variances_of_sigma_reptile_follow(changes, adjoint):
 def test_implicit_methods_need_a_linear_solve(algorithm):
     with pytest.raises(UserError, match=f"{algorithm} needs --cg-steps of at least 1, got 0"):
         make_learner(replace(SIGMA_REPTILE, algorithm=algorithm, cg_steps=0))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"), [({}, "add --average"), ({"average": 20, "last_steps": 5}, "goes with --last-steps 0")]
+)
+def test_averaging_in_training_that_would_not_do_what_it_says(changes, said):
+    with pytest.raises(UserError, match=said):
+        make_learner(replace(SIGMA_REPTILE, average_training=True, **changes))

@@ -10,15 +10,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Key, PRNGKeyArray
 
+from .._averaging import Averaged
 from .._prior import Prior
 from .._problem import Problem, make_problem
 from .._solver import AbstractSolver
-from .._tree import tree_where
+from .._tree import tree_norm, tree_where
 from .._types import Data, LossFn, Params, SampleFn, Scalar
 from .posterior import posterior_of
 
 WINDOW = 100
 """Steps between two looks at the objective."""
+SETTLED = 0.01
+"""Relative to its size, what may be left of the way in an average of steps."""
 SHORTEST, LONGEST = 0.2, 1.0
 """Seconds that a piece should take."""
 
@@ -64,6 +67,8 @@ class State(NamedTuple):
     first_norm: Scalar
     converged: Bool[Array, ""]
     failed: Bool[Array, ""]
+    answer: Params | None
+    """Where the average was at the last look, if steps are averaged."""
 
 
 class Result(NamedTuple):
@@ -104,7 +109,10 @@ def start(descent: Descent, count: int) -> State:
     zeros = jax.tree.map(jnp.zeros_like, part.mean)
     nothing = (jnp.zeros((), descent.prior.log_variance.dtype),) * 7
     no = jnp.zeros((), bool)
-    state = State(zeros, descent.solver.init(part), jnp.zeros((), jnp.int32), *nothing, converged=no, failed=no)
+    answer = zeros if isinstance(descent.solver, Averaged) else None
+    state = State(
+        zeros, descent.solver.init(part), jnp.zeros((), jnp.int32), *nothing, converged=no, failed=no, answer=answer
+    )
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *jnp.shape(leaf))), state)
 
 
@@ -171,6 +179,8 @@ def _step(descent: Descent, problem: Problem, state: State) -> State:
     change = descent.tolerance * jnp.abs(first_objective - objective) + 1e-6 * jnp.abs(objective)
     stays = jnp.abs(state.objective - objective) <= change
     displacement, solver = tree_where(failed, (state.displacement, state.solver), (moved, solver))
+    answer = None if state.answer is None else descent.solver.solution(displacement, solver)
+    settled = _has_settled(descent.solver, state.answer, answer)
     return State(
         displacement=displacement,
         solver=solver,
@@ -182,6 +192,15 @@ def _step(descent: Descent, problem: Problem, state: State) -> State:
         gradient_norm=norm,
         first_objective=first_objective,
         first_norm=jnp.where(first, norm, state.first_norm),
-        converged=full & (num_steps > WINDOW) & stays & ~failed,
+        converged=full & (num_steps > WINDOW) & stays & settled & ~failed,
         failed=failed,
+        answer=tree_where(full, answer, state.answer),
     )
+
+
+def _has_settled(solver: AbstractSolver, before: Params | None, now: Params | None) -> Bool[Array, ""]:
+    """When the steps have arrived, their average still holds some of the way: what it moves by in one more window."""
+    if not isinstance(solver, Averaged):
+        return jnp.ones((), bool)
+    change = tree_norm(jax.tree.map(jnp.subtract, now, before)) * max(1.0, solver.window / WINDOW)
+    return change <= SETTLED * tree_norm(now)

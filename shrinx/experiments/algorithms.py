@@ -63,7 +63,7 @@ class LearnerConfig:
     average: int = 0
     """Held-out tasks are judged by the average over about so many last steps (0: by the last step)."""
     average_training: bool = False
-    """The same in meta-training, where the gradient need not go back through steps (--last-steps 0 --cg-steps 0)."""
+    """The same in meta-training; goes with --last-steps 0."""
     power_steps: int = 0
     """Power iterations a step for a curvature-safe step size (gd only; 0 is off)."""
     cg_steps: int = 5
@@ -99,6 +99,13 @@ def _last_iterate(config: LearnerConfig) -> AbstractSolver:
 def make_learner(
     config: LearnerConfig, *, sample: SampleFn | None = None, query_sample: SampleFn | None = None
 ) -> Learner:
+    if config.average_training and not config.average:
+        raise UserError("--average-training needs to know over how many steps: add --average.")
+    if config.average_training and config.last_steps:
+        raise UserError(
+            "--average-training goes with --last-steps 0: the last steps are a part of the average only, and their "
+            "derivative is no derivative of it."
+        )
     if not 0 < config.settle <= 1:
         raise UserError(f"`settle` is a share of the updates, above 0 and at most 1; got {config.settle:g}.")
     mean_rate = _schedule(config, config.mean_rate, config.num_updates)
