@@ -74,7 +74,7 @@ def heard_pitch(levels):
 
 def test_after_adaptation_a_new_voice_has_its_own_pitch(tmp_path, data):
     run(tmp_path / "pretrained", data, "pretrain", num_updates=150, chunk=150, adapt_steps=0)
-    meta = {"num_updates": 1, "chunk": 1, "inner_steps": 4, "last_steps": 2, "mean_rate": 1e-4, "inner_rate": 1e-2}
+    meta = {"num_updates": 1, "chunk": 1, "inner_steps": 4, "mean_rate": 1e-4, "inner_rate": 1e-2}
     started = {**meta, "pretrained": str(tmp_path / "pretrained"), "adapt_steps": 60}
     result = run(tmp_path / "run", data, "sigma-reptile", **started)
 
@@ -92,7 +92,7 @@ def test_after_adaptation_a_new_voice_has_its_own_pitch(tmp_path, data):
     assert result["test"]["all"]["mean"] == pytest.approx(curve[-1])
     assert len(result["modules"]) == 4 + 4 * 2 - 1
     assert sum(module["selected"] for module in result["modules"]) == 4
-    assert {module["variance"] for module in result["modules"]} != {1e3}
+    assert len({module["variance"] for module in result["modules"]}) > 1
     assert (mismatch(result, RESULT), uneven(result)) == (None, None)
 
     # All parts are there: a run that was cut short before its end writes the same result without computing them again.
