@@ -39,6 +39,7 @@ from ._packing import Packing as Packing
 from ._prior import Prior as Prior
 from ._prior import inverse_gamma_penalty as inverse_gamma_penalty
 from ._problem import Adapted as Adapted
+from ._problem import Progress as Progress
 from ._select import AbstractRule as AbstractRule
 from ._select import LargestGap as LargestGap
 from ._select import Selection as Selection

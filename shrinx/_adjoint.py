@@ -231,6 +231,7 @@ def _with_params(adapted: Adapted, prior: Prior, params: Params) -> Adapted:
         losses=adapted.losses,
         gradient_norms=adapted.gradient_norms,
         failed_step=adapted.failed_step,
+        progress=adapted.progress,
     )
 
 

@@ -35,8 +35,8 @@ def spread(tasks: Task, mesh: Mesh | None = None) -> Task:
     if num_tasks % num_devices:
         raise ValueError(f"{num_tasks} tasks cannot be spread evenly over {num_devices} devices.")
     sharding = NamedSharding(mesh, PartitionSpec(axis))
-    support, query = jax.lax.with_sharding_constraint((tasks.support, tasks.query), sharding)
-    return Task(support=support, query=query, mesh=mesh)
+    parts = jax.lax.with_sharding_constraint((tasks.support, tasks.query, tasks.progress), sharding)
+    return Task(*parts, mesh=mesh)
 
 
 def sum_over_devices(

@@ -17,7 +17,7 @@ from ._devices import sum_over_devices
 from ._linear import LinearStats
 from ._metagradient import AbstractMetaGradient, Reptile
 from ._prior import Prior, inverse_gamma_penalty
-from ._problem import make_problem
+from ._problem import Progress, make_problem, no_progress
 from ._select import module_names
 from ._solver import AbstractSolver
 from ._task import Task, check_tasks
@@ -47,8 +47,9 @@ class LearnerInfo(NamedTuple):
     loss or gradient was not finite, or its adaptation diverged; `num_failed` counts them. `failed_step` is the step of
     adaptation that met something non-finite, -1 if none did (a task that is not healthy in spite of that, and of a
     finite query loss, has diverged or has no finite meta-gradient). `residual` says how far from converged each
-    adaptation was (see `Adapted`), `gradient_norm` how large each meta-gradient of the mean was before clipping, and
-    `linear` how the linear solves went, where there were any.
+    adaptation was (see `Adapted`), `gradient_norm` how large each meta-gradient of the mean was before clipping,
+    `linear` how the linear solves went, where there were any, and `progress` how far tasks have come that were gone on
+    with (see `Learner`).
 
     >>> import jax.numpy as jnp, optax, shrinx as sx
     >>> learner = sx.maml(sx.ProximalGD(0.1), num_steps=2, optimiser=optax.sgd(0.1))
@@ -68,6 +69,7 @@ class LearnerInfo(NamedTuple):
     residual: Float[Array, " tasks"]
     gradient_norm: Float[Array, " tasks"]
     linear: LinearStats | None
+    progress: Progress | None = None
 
 
 class Learner(eqx.Module):
@@ -75,6 +77,12 @@ class Learner(eqx.Module):
 
     All algorithms of the library are this one class with different parts; the functions `sigma_maml`, `sigma_imaml`,
     `sigma_reptile`, `maml`, `fomaml`, `imaml`, `reptile` and `meta_sgd` put it together.
+
+    **Tasks that come back.** Adaptation begins at the mean, in every update anew. Where the tasks are a fixed set
+    (speakers, customers, patients), let each go on from where its last update left it: variances are then judged after
+    far more steps than an update pays for, and tell modules that overfit late from those that do not. `Task.progress`
+    says where to go on, `LearnerInfo.progress` how far it came. It is the displacement that is kept, so that tasks move
+    with the mean. Hold the variances at first (`warmup`): short adaptations do not overfit, and ask for large ones.
 
     **Arguments:**
 
@@ -108,6 +116,12 @@ class Learner(eqx.Module):
     >>> state, info = learner.update(loss_fn, state, tasks)
     >>> int(state.step), info.healthy
     (1, Array([ True,  True], dtype=bool))
+    >>> progress = learner.progress(state.prior, num_tasks=2)
+    >>> for _ in range(3):
+    ...     state, info = learner.update(loss_fn, state, sx.Task(tasks.support, tasks.query, progress))
+    ...     progress = info.progress
+    >>> progress.displacement.shape, progress.solver.num_steps
+    ((2, 1), Array([60, 60], dtype=int32))
     """
 
     meta_gradient: AbstractMetaGradient
@@ -164,6 +178,12 @@ class Learner(eqx.Module):
         )
         return LearnerState(prior=prior, opt_state=opt_state, step=jnp.zeros((), jnp.int32))
 
+    def progress(self, prior: Prior, num_tasks: int) -> Progress:
+        """The `Task.progress` of so many tasks before anything was done about them."""
+        check_at_least("num_tasks", num_tasks, 1)
+        one = self._no_progress(self._prepare(prior))
+        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (num_tasks, *leaf.shape)), one)
+
     def gradient(
         self, loss_fn: LossFn, prior: Prior, tasks: Task, *, key: PRNGKeyArray | None = None
     ) -> tuple[Prior, LearnerInfo]:
@@ -193,6 +213,9 @@ class Learner(eqx.Module):
             return None
         return math.log(self.variance) if self.variance > 0 else -math.inf
 
+    def _no_progress(self, prior: Prior) -> Progress:
+        return no_progress(prior if self.trainable is None else prior.restrict(self.trainable)[0], self.solver)
+
     def _prepare(self, prior: Prior) -> Prior:
         check_prior(prior)
         for names in (self.learned, self.trainable):
@@ -220,6 +243,7 @@ class _TaskInfo(NamedTuple):
     residual: Array
     gradient_norm: Array
     linear: LinearStats | None
+    progress: Progress | None
 
 
 @eqx.filter_jit
@@ -230,7 +254,7 @@ def _gradient(
     if key is None and (learner.sample is not None or learner.query_sample is not None):
         raise ValueError("`sample` and `query_sample` draw random batches and need a `key`.")
     keys = None if key is None else jax.random.split(key, num_tasks)
-    everyone, share = (learner, loss_fn, prior), (Task(tasks.support, tasks.query), keys)
+    everyone, share = (learner, loss_fn, prior), (Task(tasks.support, tasks.query, tasks.progress), keys)
     sum_up = _sum_over_tasks if tasks.mesh is None else partial(sum_over_devices, _sum_over_tasks, tasks.mesh)
     total, info = sum_up(everyone, share)
     num_healthy = jnp.sum(info.healthy, dtype=jnp.int32)
@@ -247,6 +271,7 @@ def _gradient(
         residual=info.residual,
         gradient_norm=info.gradient_norm,
         linear=info.linear,
+        progress=info.progress,
     )
 
 
@@ -262,6 +287,7 @@ def _of_task(learner: Learner, loss_fn: LossFn, prior: Prior, task: Task, key: A
         sample=learner.sample,
         trainable=learner.trainable,
         fixed_log_variance=learner._imposed if learner.variance_optimiser is None else None,
+        progress=task.progress,
         what="task.support",
     )
     query = task.query
@@ -275,6 +301,10 @@ def _of_task(learner: Learner, loss_fn: LossFn, prior: Prior, task: Task, key: A
     if learner.max_task_norm is not None:
         gradient = _clip(gradient, norm, learner.max_task_norm)
     gradient = tree_where(healthy, gradient, jax.tree.map(jnp.zeros_like, gradient))
+    progress = adapted.progress
+    if progress is not None:
+        # A task that failed begins anew.
+        progress = tree_where(healthy, progress, learner._no_progress(prior))
     return gradient, _TaskInfo(
         query_loss=query_loss,
         support_loss=adapted.losses[-1],
@@ -283,6 +313,7 @@ def _of_task(learner: Learner, loss_fn: LossFn, prior: Prior, task: Task, key: A
         residual=adapted.residual,
         gradient_norm=norm,
         linear=linear,
+        progress=progress,
     )
 
 

@@ -27,7 +27,8 @@ class Prior(eqx.Module):
     **The scale of the loss.** The prior is relative to `loss_fn` as it is given. When `loss_fn` is the *sum* of the
     negative log-likelihoods of the support set, σ² is the variance of the Bayesian model. When it is their *mean*
     over N examples (the custom with networks), the same behaviour has a variance N times larger: scaling the loss
-    by c equals scaling all variances by 1/c (and the step size of gradient descent likewise).
+    by c equals scaling all variances by 1/c (and the step size of gradient descent likewise). A prior that was learned
+    with a mean over N and meets a task of n examples is for that task `prior.scale(n / N)`.
 
     **Attributes:**
 
@@ -199,6 +200,16 @@ class Prior(eqx.Module):
             rates=rates,
         )
         return prior, restriction
+
+    def scale(self, factor: ArrayLike) -> "Prior":
+        """The same prior with all variances times `factor`: see above, "the scale of the loss".
+
+        >>> import jax.numpy as jnp, shrinx as sx
+        >>> sx.Prior.create({"w": jnp.ones(3), "b": jnp.zeros(1)}, variance={"w": 4.0, "b": 0.0}).scale(2).variance
+        Array([0., 8.], dtype=float32)
+        """
+        log_variance = self.log_variance + jnp.log(jnp.asarray(factor, self.log_variance.dtype))
+        return Prior(mean=self.mean, log_variance=log_variance, modules=self.modules, rates=self.rates)
 
     def freeze_all_but(self, names: str | Iterable[str]) -> "Prior":
         """The same prior with variance 0 in every module outside `names`."""

@@ -1,7 +1,7 @@
 """One task to adapt to, and the loop that does it: the MAP estimate under the prior, by one scan."""
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -21,6 +21,21 @@ SMALL = 10_000
 """Numbers in the state of a small network's adaptation."""
 
 
+class Progress(NamedTuple):
+    """How far adaptation to a task has come: all it needs to go on. Made by [`Learner.progress`][shrinx.Learner].
+
+    `displacement` from the mean after the last step, before any averaging; `solver`, the inner solver's state.
+
+    >>> import jax.numpy as jnp, optax, shrinx as sx
+    >>> learner = sx.reptile(sx.ProximalGD(0.1), num_steps=2, optimiser=optax.sgd(0.1))
+    >>> learner.progress(sx.Prior.create(jnp.zeros(3)), num_tasks=5).displacement.shape
+    (5, 3)
+    """
+
+    displacement: Params
+    solver: Any
+
+
 class Adapted(eqx.Module):
     """The result of adapting to one task.
 
@@ -31,6 +46,7 @@ class Adapted(eqx.Module):
     - `losses`: `[num_steps]`, the loss of each step's batch before that step.
     - `gradient_norms`: `[num_steps]`, the norm of the gradient of loss plus energy, likewise.
     - `failed_step`: the first step that met a non-finite loss or gradient, after which nothing moved; -1 if none did.
+    - `progress`: what it takes to go on, if it was itself gone on with.
 
     >>> import jax.numpy as jnp, shrinx as sx
     >>> loss_fn = lambda theta, x: 0.5 * jnp.sum((theta - x) ** 2)
@@ -45,6 +61,7 @@ class Adapted(eqx.Module):
     losses: Float[Array, " steps"]
     gradient_norms: Float[Array, " steps"]
     failed_step: Int[Array, ""]
+    progress: Progress | None = None
 
     @property
     def residual(self) -> Float[Array, "..."]:
@@ -66,6 +83,8 @@ class Problem(eqx.Module):
     trainable: tuple[str, ...] | None = eqx.field(default=None, static=True)
     fixed_log_variance: float | None = eqx.field(default=None, static=True)
     """Where all variances are one number that never moves: known to the compiler, it costs nothing in the loop."""
+    progress: Progress | None = None
+    """Go on from here, not from the mean."""
 
     def batch(self, step: Any) -> Data:
         """The data of a step; `num_steps` and beyond are fresh batches that adaptation has not used."""
@@ -118,9 +137,8 @@ class Problem(eqx.Module):
         return part, restriction
 
     def _start(self, prior: Prior) -> Any:
-        part, _ = self._restricted(prior)
-        zeros = jax.tree.map(jnp.zeros_like, part.mean)
-        return zeros, self.solver.init(part), jnp.full((), -1, jnp.int32)
+        progress = no_progress(self._restricted(prior)[0], self.solver) if self.progress is None else self.progress
+        return *progress, jnp.full((), -1, jnp.int32)
 
     def _step(self, prior: Prior, observe: Any) -> Any:
         part, restriction = self._restricted(prior)
@@ -156,6 +174,7 @@ class Problem(eqx.Module):
             losses=info.loss,
             gradient_norms=info.gradient_norm,
             failed_step=carry[2],
+            progress=None if self.progress is None else Progress(*carry[:2]),
         )
 
 
@@ -170,6 +189,7 @@ def make_problem(
     sample: SampleFn | None,
     trainable: tuple[str, ...] | None,
     fixed_log_variance: float | None = None,
+    progress: Progress | None = None,
     what: str = "data",
 ) -> Problem:
     """Check the arguments of `adapt` and bundle them."""
@@ -182,9 +202,29 @@ def make_problem(
         raise ValueError("`sample` draws random batches and needs a `key`.")
     if trainable is not None and not prior.modules.indices(trainable):
         raise ValueError(f"`trainable` names no module; known: {list(prior.modules.names)}.")
-    problem = Problem(loss_fn, prior, data, solver, key, num_steps, sample, trainable, fixed_log_variance)
+    if progress is not None:
+        _check_progress(progress, prior, solver, trainable)
+    problem = Problem(loss_fn, prior, data, solver, key, num_steps, sample, trainable, fixed_log_variance, progress)
     check_scalar_loss(loss_fn, prior.mean, jax.eval_shape(problem.batch, 0))
     return problem
+
+
+def no_progress(prior: Prior, solver: AbstractSolver) -> Progress:
+    """Before the first step, of modules that all adapt."""
+    return Progress(jax.tree.map(jnp.zeros_like, prior.mean), solver.init(prior))
+
+
+def _check_progress(
+    progress: Progress, prior: Prior, solver: AbstractSolver, trainable: tuple[str, ...] | None
+) -> None:
+    part = prior if trainable is None else prior.restrict(trainable)[0]
+    ours = jax.eval_shape(lambda part: no_progress(part, solver), part)
+
+    def shapes(tree: Any) -> Any:
+        return jax.tree.structure(tree), [(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in jax.tree.leaves(tree)]
+
+    if shapes(progress) != shapes(ours):
+        raise ValueError("`task.progress` is of another network or solver: begin with `learner.progress(prior, n)`.")
 
 
 def _complete(part: Params, restriction: Restriction | None, prior: Prior) -> Params:

@@ -6,6 +6,7 @@ from jax.sharding import Mesh
 
 from ._check import check_data
 from ._modules import _named_leaves
+from ._problem import Progress
 from ._types import Data
 
 
@@ -16,6 +17,7 @@ class Task(eqx.Module):
 
     - `support`: what a task is adapted to (the paper's training set).
     - `query`: what the adapted parameters are judged by (its validation set). Plain Reptile does without.
+    - `progress`: go on from here instead of from the prior's mean, see [`Learner`][shrinx.Learner].
     - `mesh`: of the devices that a batch has been spread over by [`spread`][shrinx.spread], if it has.
 
     >>> import jax.numpy as jnp, shrinx as sx
@@ -26,6 +28,7 @@ class Task(eqx.Module):
 
     support: Data
     query: Data | None = None
+    progress: Progress | None = None
     mesh: Mesh | None = eqx.field(static=True, default=None)
 
 
@@ -33,10 +36,13 @@ def check_tasks(tasks: Task) -> int:
     """The number of tasks in a batch; an error if the parts disagree or nothing is there."""
     if not isinstance(tasks, Task):
         raise TypeError(f"Expected a `Task(support=..., query=...)`, got {type(tasks).__name__}.")
-    parts = {"task.support": tasks.support} | ({} if tasks.query is None else {"task.query": tasks.query})
+    parts = {"task.support": tasks.support, "task.query": tasks.query, "task.progress": tasks.progress}
     counts = {}
     for name, part in parts.items():
-        check_data(part, name)
+        if part is None:
+            continue
+        if name != "task.progress":
+            check_data(part, name)
         for path, leaf in _named_leaves(part):
             if jnp.ndim(leaf) == 0:
                 raise ValueError(f"`{name}` leaf '{path}' is a scalar; arrays need a leading task axis.")

@@ -1,17 +1,19 @@
 """Few-shot speech at toy size: voices are tones, and an adapted network hits the pitch of a speaker it never heard."""
 
 from dataclasses import replace
+from functools import partial
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from speech_files import pitch_of, speech_arrays, speech_folder
 
 import shrinx as sx
 from shrinx.data.audio import decode
-from shrinx.data.speech import RATE, spoken_digits
+from shrinx.data.speech import RATE, SpeakerSplit, spoken_digits
 from shrinx.experiments import find_experiment, speech_results
 from shrinx.experiments.speech_modules import (
     by_depth,
@@ -20,6 +22,7 @@ from shrinx.experiments.speech_modules import (
     subset,
     variance_figure,
 )
+from shrinx.experiments.speech_training import task_trainer
 from shrinx.experiments.speech_voices import adapt_voices, best_step, grid
 from shrinx.models.wavenet import WaveNet
 from shrinx.report.schema import RESULT, mismatch, uneven
@@ -256,6 +259,41 @@ def test_training_in_pieces_is_training_in_one(tmp_path):
     pieces = train("pieces", advance, resume=True)
     assert pieces == whole
     assert whole[2] == [(9, whole[0])]
+
+
+def test_speakers_that_come_back_go_on():
+    """Each by its own steps; a learner at rest leaves the prior alone and judges ever longer adaptations."""
+    recordings = recordings_of(spoken_digits(speech_arrays(num_speakers=3)))
+    prior, still = sx.Prior.create(NETWORK.init(jax.random.key(1)), variance=1e3), optax.sgd(0.0)
+    draw = partial(draw_strings, num_strings=1, num_frames=5)
+    common = {"optimiser": still, "variance_optimiser": still, "adjoint": sx.FirstOrder(), "query_sample": draw}
+    learner = sx.sigma_reptile(sx.ProximalAdam(1e-2), num_steps=4, sample=draw, **common)
+    sizes = {"num_tasks": 2, "num_support": 4, "num_query": 2, "num_returning": 3}
+    trainer = task_trainer(NETWORK, sx.Packing(prior), learner, **sizes)
+    state, update, losses = trainer.init(prior), jax.jit(trainer.update), []
+    for index in range(12):
+        state, (loss, failed) = update(state, recordings, jnp.arange(3), jax.random.key(index))
+        losses.append(float(loss))
+        assert not failed
+    assert np.mean(losses[-3:]) < np.mean(losses[:3]) - 0.2
+    counts = state.progress.solver.num_steps
+    assert int(counts.sum()) == 12 * 2 * 4
+    assert (counts > 4).all()
+
+
+@pytest.mark.parametrize(("scaled", "expected"), [(False, 5.0), (True, 2.5)])
+def test_variances_for_half_the_utterances(tmp_path, monkeypatch, scaled, expected):
+    monkeypatch.setattr(speech_results, "adapt_voices", lambda network, prior, *_, **options: (prior, jnp.zeros(2)))
+    config = replace(find_experiment("speech").config("sigma-reptile", "quick"), **TOY, scale_variances=scaled)
+    recordings = recordings_of(spoken_digits(speech_arrays(num_speakers=2)))
+    members = np.arange(2)
+    split = SpeakerSplit(members, members, members)
+    evaluation = speech_results.Evaluation(
+        config, NETWORK, prior_of(NETWORK, 5.0), recordings, split, tmp_path, jax.random.key(0)
+    )
+    assert config.num_support == 8
+    prior, _ = evaluation._adapt(speech_results._Plan("all", 4, None), members, (0, 1), 1)
+    np.testing.assert_allclose(prior.variance, expected, rtol=1e-6)
 
 
 def test_a_model_is_read_by_another_run(tmp_path):

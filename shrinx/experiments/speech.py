@@ -53,10 +53,16 @@ class Config(LearnerConfig):
     """Folder of a run to start from; random weights if not given."""
     num_support: int = 80
     """Utterances of a training speaker that are adapted to (or mixed)."""
+    returning: bool = False
+    """Training speakers go on from where their last update left them, not from the mean: variances are then learned
+    from far longer adaptations than --inner-steps. Checkpoints hold a network or more for every one of them."""
     num_query: int = 20
     """Utterances of every speaker that adapted networks are judged by."""
     held_out_support: tuple[int, ...] = (80, 40)
     """Utterances of a held-out speaker to adapt to: each number is an evaluation of its own."""
+    scale_variances: bool = False
+    """Adapt to n utterances with variances n / --num-support times as large: the loss is a mean, and the more it is a
+    mean of, the less should the prior weigh."""
     num_validation_speakers: int = 4
     """Speakers that tell baselines when to stop."""
     num_strings: int = 4
@@ -205,7 +211,7 @@ def run(config: Config, folder: RunFolder, console: Console | None, trackers: tu
     network = network_of(config, num_phones=len(digits.phones), num_train=len(split.train))
     init_key, train_key, test_key = (jax.random.fold_in(jax.random.key(config.seed), part) for part in range(3))
     prior = _start(config, network, init_key)
-    trainer = _trainer(config, network, Packing(prior))
+    trainer = _trainer(config, network, Packing(prior), len(split.train))
     state, seconds = train_in_chunks(
         folder,
         trainer.init(prior),
@@ -247,7 +253,7 @@ def _start(config: Config, network: WaveNet, key: jax.Array) -> Prior:
     return eqx.tree_at(lambda prior: prior.log_variance, prior, learned)
 
 
-def _trainer(config: Config, network: WaveNet, packing: Packing) -> Trainer:
+def _trainer(config: Config, network: WaveNet, packing: Packing, num_train: int) -> Trainer:
     if config.algorithm in MIXED:
         falling = int(config.decay * config.num_updates)
         begin = config.num_updates - falling
@@ -270,4 +276,5 @@ def _trainer(config: Config, network: WaveNet, packing: Packing) -> Trainer:
         num_tasks=config.tasks_per_update,
         num_support=config.num_support,
         num_query=config.num_query,
+        num_returning=num_train if config.returning else 0,
     )

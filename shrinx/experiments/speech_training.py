@@ -2,8 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -12,14 +11,16 @@ import numpy as np
 import optax
 from jaxtyping import Array, PRNGKeyArray
 
-from .._learner import Learner
+from .._learner import Learner, LearnerState
 from .._packing import Packing
 from .._prior import Prior
+from .._problem import Progress
+from .._task import Task
 from ..models.wavenet import WaveNet
 from ..runs.progress import sparkline
 from ..runs.stages import Advance
 from ..runs.statistics import finite
-from ..tasks.speech import Recordings, draw_mixed_strings, sample_speakers
+from ..tasks.speech import Recordings, draw_mixed_strings, draw_rows, tasks_of
 
 LONGEST_STEP = 1.0
 """Pretraining clips gradients to this norm."""
@@ -68,23 +69,41 @@ def mixed_trainer(
     return Trainer(init, update, lambda state: packing.unpack_prior(state[0]))
 
 
+class _TaskState(NamedTuple):
+    learner: LearnerState
+    progress: Progress | None
+    """Of all speakers, if they come back."""
+
+
 def task_trainer(
-    network: WaveNet, packing: Packing, learner: Learner, *, num_tasks: int, num_support: int, num_query: int
+    network: WaveNet,
+    packing: Packing,
+    learner: Learner,
+    *,
+    num_tasks: int,
+    num_support: int,
+    num_query: int,
+    num_returning: int = 0,
 ) -> Trainer:
-    """Meta-learning: every update adapts to some speakers."""
+    """Meta-learning: every update adapts to some speakers, all from the mean unless there are `num_returning`."""
     loss_fn = packing.loss_fn(network.negative_log_likelihood)
-    draw = partial(sample_speakers, num_tasks=num_tasks, num_support=num_support, num_query=num_query)
 
-    def update(state: Any, recordings: Recordings, speakers: Array, key: PRNGKeyArray) -> tuple[Any, Measured]:
+    def update(state: _TaskState, recordings: Recordings, speakers: Array, key: PRNGKeyArray) -> tuple[Any, Measured]:
         task_key, update_key = jax.random.split(key)
-        tasks = draw(recordings, speakers, task_key)
-        state, info = learner.update(loss_fn, state, tasks, key=update_key)
-        return state, (info.query_loss, info.num_failed)
+        rows = draw_rows(task_key, len(speakers), num_tasks)
+        tasks = tasks_of(recordings, speakers[rows], num_support=num_support, num_query=num_query)
+        here = jax.tree.map(lambda leaf: leaf[rows], state.progress)
+        tasks = Task(tasks.support, tasks.query, here)
+        after, info = learner.update(loss_fn, state.learner, tasks, key=update_key)
+        progress = jax.tree.map(lambda leaf, new: leaf.at[rows].set(new), state.progress, info.progress)
+        return _TaskState(after, progress), (info.query_loss, info.num_failed)
 
-    def init(prior: Prior) -> Any:
-        return learner.init(packing.pack_prior(prior))
+    def init(prior: Prior) -> _TaskState:
+        packed = packing.pack_prior(prior)
+        progress = learner.progress(packed, num_returning) if num_returning else None
+        return _TaskState(learner.init(packed), progress)
 
-    return Trainer(init, update, lambda state: packing.unpack_prior(state.prior))
+    return Trainer(init, update, lambda state: packing.unpack_prior(state.learner.prior))
 
 
 def advance_with(trainer: Trainer, recordings: Recordings, speakers: Array, key: PRNGKeyArray) -> Advance[Any]:

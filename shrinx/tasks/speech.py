@@ -88,10 +88,20 @@ def sample_speakers(
 
     Draw mini-batches of both with `draw_strings`.
     """
-    if num_tasks > len(speakers):
-        raise ValueError(f"{num_tasks} different speakers cannot be drawn from {len(speakers)}.")
-    chosen = speakers[jax.lax.top_k(jax.random.uniform(key, speakers.shape), num_tasks)[1]]
-    support, query = _split(recordings.of(chosen), num_support, num_query)
+    chosen = speakers[draw_rows(key, len(speakers), num_tasks)]
+    return tasks_of(recordings, chosen, num_support=num_support, num_query=num_query)
+
+
+def draw_rows(key: PRNGKeyArray, count: int, num_tasks: int) -> Int[Array, " tasks"]:
+    """Different ones of so many speakers."""
+    if num_tasks > count:
+        raise ValueError(f"{num_tasks} different speakers cannot be drawn from {count}.")
+    return jax.lax.top_k(jax.random.uniform(key, (count,)), num_tasks)[1]
+
+
+def tasks_of(recordings: Recordings, speakers: Int[Array, " tasks"], *, num_support: int, num_query: int) -> Task:
+    """As `sample_speakers`, of given speakers."""
+    support, query = _split(recordings.of(speakers), num_support, num_query)
     return Task(support=support, query=query)
 
 
