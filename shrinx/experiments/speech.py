@@ -127,14 +127,14 @@ def preset_config(algorithm: str, preset: str) -> Config:
     }
     # It goes on from Reptile's mean, which took many short adaptations; variances take a few that overfit.
     shrinking: dict[str, Any] = {
-        "num_updates": 32,
+        "num_updates": 24,
         "chunk": 4,
-        "inner_steps": 500,
+        "inner_rate": 5e-4,
+        "inner_steps": 400,
         "num_support": 40,
         "mean_rate": 5e-5,
         "variance": 200.0,
-        "variance_rate": 0.15,
-        "average": 100,
+        "variance_rate": 0.2,
         "average_training": True,
         "cg_steps": 0,
     }
@@ -152,6 +152,7 @@ def preset_config(algorithm: str, preset: str) -> Config:
             "solver": "adam",
             "inner_rate": 1e-4,
             "inner_steps": 100,
+            "average": 100,
             "adapt_steps": 10_000,
             "num_test_tasks": 10,
             **settings[algorithm],
