@@ -104,8 +104,8 @@ def test_foreign_folders_are_refused(tmp_path):
     other = dataclasses.replace(request().config, mean_rate=0.5)
     for changed, message in (
         ({"experiment": "swirl"}, "another experiment"),
-        ({"seeds": 3}, "other settings .seeds."),
-        ({"config": other}, "other settings .mean_rate."),
+        ({"seeds": 3}, "other settings .seeds 1 there, 3 here."),
+        ({"config": other}, rf"other settings .mean_rate {request().config.mean_rate} there, 0.5 here."),
     ):
         with pytest.raises(UserError, match=message):
             RunFolder.open(path, request(**changed), resume=True)
@@ -122,6 +122,18 @@ def test_foreign_folders_are_refused(tmp_path):
         RunFolder.open(tmp_path / "stuff", request(), resume=False)
     with pytest.raises(UserError, match="is a file"):
         RunFolder.open(tmp_path / "stuff" / "thesis.tex", request(), resume=False)
+
+
+def test_a_run_from_before_an_option_was_there_has_its_default(tmp_path):
+    path = tmp_path / "run"
+    RunFolder.open(path, request(), resume=False)
+    stored = json.loads((path / "config.json").read_text())
+    assert stored["config"].pop("average") == 0
+    (path / "config.json").write_text(json.dumps(stored))
+    RunFolder.open(path, request(), resume=True)
+    averaged = dataclasses.replace(request().config, average=20)
+    with pytest.raises(UserError, match="average 0 there, 20 here"):
+        RunFolder.open(path, request(config=averaged), resume=True)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import os
 import platform
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,7 @@ class RunFolder:
             write_json(config, request.as_json())
             write_json(path / "environment.json", environment())
             return folder
-        _check_same(path, read_json(config), request.as_json())
+        _check_same(path, read_json(config), request)
         if folder.result.exists():
             raise FinishedError(f"{path} holds this run, finished; nothing was touched. Read {path / 'report.html'}.")
         if not resume:
@@ -162,19 +162,25 @@ def environment() -> dict[str, Any]:
     }
 
 
-def _check_same(path: Path, found: dict[str, Any], asked: dict[str, Any]) -> None:
+def _check_same(path: Path, found: dict[str, Any], request: Request) -> None:
+    asked = request.as_json()
     for key, what in (("experiment", "experiment"), ("format", "run format"), ("version", "shrinx version")):
         if found.get(key) != asked[key]:
             raise UserError(
                 f"{path} was made by another {what} ({found.get(key)!r}, this is {asked[key]!r}); name another folder."
             )
-    differing = {key for key in ("algorithm", "preset", "seeds") if found.get(key) != asked[key]}
-    config = found.get("config", {})
-    differing |= {key for key in config.keys() | asked["config"].keys() if config.get(key) != asked["config"].get(key)}
+    # A run from before an option was there has its default.
+    defaults = {field.name: field.default for field in fields(request.config) if field.default is not MISSING}
+    before = {**json.loads(json.dumps(defaults)), **found.get("config", {})}
+    before |= {key: found.get(key) for key in ("algorithm", "preset", "seeds")}
+    now = {**asked["config"], **{key: asked[key] for key in ("algorithm", "preset", "seeds")}}
+    differing = [
+        f"{key} {before.get(key, 'unknown')} there, {now.get(key, 'unknown')} here"
+        for key in sorted(before.keys() | now.keys())
+        if before.get(key) != now.get(key)
+    ]
     if differing:
-        raise UserError(
-            f"{path} holds a run with other settings ({', '.join(sorted(differing))}); name another folder."
-        )
+        raise UserError(f"{path} holds a run with other settings ({'; '.join(differing)}); name another folder.")
 
 
 def _version(name: str) -> str:
