@@ -1,5 +1,6 @@
 """`shrinx bank` and `shrinx adapt`, as a newcomer types them."""
 
+import json
 import shutil
 from dataclasses import replace
 
@@ -87,6 +88,30 @@ def test_tasks_of_every_experiment_are_read_from_a_file(name, tmp_path, monkeypa
     names = support if isinstance(support, dict) else ("x", "y")
     np.savez(tmp_path / "two.npz", **dict(zip(names, jax.tree.leaves(support), strict=False)))
     assert_same(read_data(tmp_path / "two.npz", setup, 2), support)
+
+
+@pytest.mark.parametrize("rate", [None, 0.02])
+def test_a_bank_of_a_run_that_averages_does_so_too(folder, rate):
+    model = json.loads((folder / "voices" / "index.json").read_text())["model"]
+    model["config"]["average"] = 4
+    prior = sx.Bank.open("voices").prior
+    sx.Bank.create(folder / "averaging", prior, ["w0", "b0"], model=model)
+    options = [] if rate is None else ["--learning-rate", str(rate)]
+    command = ["adapt", "--base", "averaging", "--task", "alice", "--data", "alice.npz", "--max-steps", "6", *options]
+    assert main(command) == 0
+    setup = setup_of_model(model)
+    assert isinstance(setup.learner.solver, sx.ProximalGD)
+    solver = setup.learner.solver if rate is None else replace(setup.learner.solver, learning_rate=rate)
+    expected = sx.adapt(
+        setup.loss_fn,
+        prior,
+        read_data(folder / "alice.npz", setup, None),
+        sx.Averaged(solver, 4),
+        num_steps=6,
+        trainable=("w0", "b0"),
+    )
+    for name, leaf in sx.Bank.open("averaging").params("alice").items():
+        np.testing.assert_allclose(leaf, expected.params[name], rtol=1e-6, atol=1e-7)
 
 
 def test_every_seed_has_its_model(folder):
