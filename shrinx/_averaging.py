@@ -33,7 +33,7 @@ class Averaged(AbstractSolver[_AveragedState]):
     parameters and no more gradients.
 
     In meta-training it goes with `FirstOrder`, `Implicit` and `Unroll()`. `Unroll(last=k)` would see no more than the
-    share that the last k steps have in the average.
+    share that the last k steps have in the average, and so does `Unroll()` of tasks that come back (`Task.progress`).
 
     Losses, gradient norms and residuals that are reported are still those of the steps.
 
@@ -79,6 +79,9 @@ class Averaged(AbstractSolver[_AveragedState]):
         failed = state.failed | ~(jnp.isfinite(info.loss) & jnp.isfinite(info.gradient_norm))
         average = tree_where(failed, state.average, average)
         return moved, _AveragedState(inner, average, count, failed), info
+
+    def resume(self, state: _AveragedState, prior: Prior) -> _AveragedState:
+        return state._replace(solver=self.solver.resume(state.solver, prior))
 
     def solution(self, displacement: Params, state: _AveragedState) -> Params:
         return jax.tree.map(lambda a, d: a.astype(d.dtype), state.average, displacement)

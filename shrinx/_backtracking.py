@@ -49,6 +49,11 @@ class ProximalBacktracking(AbstractSolver[Float[Array, ""]]):
     def init(self, prior: Prior) -> Float[Array, ""]:
         return jnp.asarray(self.learning_rate, prior.log_variance.dtype)
 
+    def resume(self, state: Float[Array, ""], prior: Prior) -> Float[Array, ""]:
+        # Where adaptation has converged, rounding decides whether steps grow or shrink, without end.
+        del state
+        return self.init(prior)
+
     def step(
         self, loss_fn: ObjectiveFn, displacement: Params, state: Float[Array, ""], prior: Prior
     ) -> tuple[Params, Float[Array, ""], StepInfo]:

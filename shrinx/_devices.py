@@ -35,8 +35,9 @@ def spread(tasks: Task, mesh: Mesh | None = None) -> Task:
     if num_tasks % num_devices:
         raise ValueError(f"{num_tasks} tasks cannot be spread evenly over {num_devices} devices.")
     sharding = NamedSharding(mesh, PartitionSpec(axis))
-    parts = jax.lax.with_sharding_constraint((tasks.support, tasks.query, tasks.progress), sharding)
-    return Task(*parts, mesh=mesh)
+    parts = (tasks.support, tasks.query, tasks.progress)
+    support, query, progress = jax.lax.with_sharding_constraint(parts, sharding)
+    return Task(support=support, query=query, mesh=mesh, progress=progress)
 
 
 def sum_over_devices(

@@ -153,6 +153,8 @@ def _scores(
     if chunk_size is not None:
         check_at_least("chunk_size", chunk_size, 1)
     metric_fn = loss_fn if metric_fn is None else metric_fn
+    if isinstance(tasks, Task) and tasks.progress is not None:
+        raise ValueError("Held-out tasks are adapted to from the prior's mean: leave out `task.progress`.")
     return _compiled(loss_fn, metric_fn, prior, tasks, solver, int(num_steps), key, sample, names, chunk_size, steps)
 
 

@@ -41,7 +41,7 @@ class LearnerState(NamedTuple):
 
 
 class LearnerInfo(NamedTuple):
-    """What an update saw, task by task. Nothing in here is needed to go on.
+    """What an update saw, task by task. Nothing in here but `progress` is needed to go on.
 
     `query_loss` is the mean over the healthy tasks. `healthy` is false for a task that was left out of the mean: its
     loss or gradient was not finite, or its adaptation diverged; `num_failed` counts them. `failed_step` is the step of
@@ -81,8 +81,11 @@ class Learner(eqx.Module):
     **Tasks that come back.** Adaptation begins at the mean, in every update anew. Where the tasks are a fixed set
     (speakers, customers, patients), let each go on from where its last update left it: variances are then judged after
     far more steps than an update pays for, and tell modules that overfit late from those that do not. `Task.progress`
-    says where to go on, `LearnerInfo.progress` how far it came. It is the displacement that is kept, so that tasks move
-    with the mean. Hold the variances at first (`warmup`): short adaptations do not overfit, and ask for large ones.
+    says where to go on, `LearnerInfo.progress` how far it came: of an update's tasks `jax.tree.map(lambda leaf:
+    leaf[rows], progress)`, and after it `leaf.at[rows].set(new)`. It is the displacement that is kept, so that tasks
+    move with the mean. Steps are counted on (schedules, Adam, averages). Backpropagation ends where the update began:
+    prefer implicit or first-order gradients. Hold the variances at first (`warmup`), since short adaptations do not
+    overfit and ask for large ones.
 
     **Arguments:**
 
@@ -118,7 +121,7 @@ class Learner(eqx.Module):
     (1, Array([ True,  True], dtype=bool))
     >>> progress = learner.progress(state.prior, num_tasks=2)
     >>> for _ in range(3):
-    ...     state, info = learner.update(loss_fn, state, sx.Task(tasks.support, tasks.query, progress))
+    ...     state, info = learner.update(loss_fn, state, sx.Task(tasks.support, tasks.query, progress=progress))
     ...     progress = info.progress
     >>> progress.displacement.shape, progress.solver.num_steps
     ((2, 1), Array([60, 60], dtype=int32))
@@ -179,10 +182,15 @@ class Learner(eqx.Module):
         return LearnerState(prior=prior, opt_state=opt_state, step=jnp.zeros((), jnp.int32))
 
     def progress(self, prior: Prior, num_tasks: int) -> Progress:
-        """The `Task.progress` of so many tasks before anything was done about them."""
+        """The `Task.progress` of tasks that are all still at the mean.
+
+        **Arguments:** `prior`, `num_tasks`: of all that will come back; every update takes the rows of its own.
+
+        **Returns:** a `Progress` with a leading task axis.
+        """
         check_at_least("num_tasks", num_tasks, 1)
         one = self._no_progress(self._prepare(prior))
-        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (num_tasks, *leaf.shape)), one)
+        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (num_tasks, *jnp.shape(leaf))), one)
 
     def gradient(
         self, loss_fn: LossFn, prior: Prior, tasks: Task, *, key: PRNGKeyArray | None = None
@@ -254,7 +262,7 @@ def _gradient(
     if key is None and (learner.sample is not None or learner.query_sample is not None):
         raise ValueError("`sample` and `query_sample` draw random batches and need a `key`.")
     keys = None if key is None else jax.random.split(key, num_tasks)
-    everyone, share = (learner, loss_fn, prior), (Task(tasks.support, tasks.query, tasks.progress), keys)
+    everyone, share = (learner, loss_fn, prior), (Task(tasks.support, tasks.query, progress=tasks.progress), keys)
     sum_up = _sum_over_tasks if tasks.mesh is None else partial(sum_over_devices, _sum_over_tasks, tasks.mesh)
     total, info = sum_up(everyone, share)
     num_healthy = jnp.sum(info.healthy, dtype=jnp.int32)
@@ -295,7 +303,7 @@ def _of_task(learner: Learner, loss_fn: LossFn, prior: Prior, task: Task, key: A
         query = learner.query_sample(query_key, query)
     gradient, adapted, query_loss, linear = learner.meta_gradient.of_task(problem, query)
     norm = tree_norm(gradient.mean)
-    exploded = (adapted.residual > learner.divergence) & ~(adapted.losses[-1] <= adapted.losses[0])
+    exploded = (adapted.residual > learner.divergence) & ~(adapted.losses[-1] <= adapted.first.loss)
     judged = jnp.isfinite(query_loss) if query is not None else True
     healthy = (adapted.failed_step < 0) & ~exploded & judged & all_finite(gradient)
     if learner.max_task_norm is not None:

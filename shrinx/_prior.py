@@ -208,6 +208,10 @@ class Prior(eqx.Module):
         >>> sx.Prior.create({"w": jnp.ones(3), "b": jnp.zeros(1)}, variance={"w": 4.0, "b": 0.0}).scale(2).variance
         Array([0., 8.], dtype=float32)
         """
+        if jnp.ndim(factor) != 0:
+            raise ValueError(f"`factor` must be one number, got an array of shape {jnp.shape(factor)}.")
+        if not isinstance(factor, Tracer) and not 0 < np.asarray(factor) < math.inf:
+            raise ValueError(f"`factor` must be positive and finite, got {factor}.")
         log_variance = self.log_variance + jnp.log(jnp.asarray(factor, self.log_variance.dtype))
         return Prior(mean=self.mean, log_variance=log_variance, modules=self.modules, rates=self.rates)
 

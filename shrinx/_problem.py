@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from ._check import check_at_least, check_data, check_prior, check_scalar_loss
 from ._modules import Restriction
 from ._prior import Prior
-from ._solver import AbstractSolver
+from ._solver import AbstractSolver, StepInfo
 from ._tree import stop_gradient, tree_where
 from ._types import Data, LossFn, Params, SampleFn
 
@@ -24,7 +24,8 @@ SMALL = 10_000
 class Progress(NamedTuple):
     """How far adaptation to a task has come: all it needs to go on. Made by [`Learner.progress`][shrinx.Learner].
 
-    `displacement` from the mean after the last step, before any averaging; `solver`, the inner solver's state.
+    `displacement` from the mean after the last step, before any averaging; `solver`, the inner solver's state; `first`,
+    loss and gradient norm of the very first step, by which it is judged whether the task converges (NaN before it).
 
     >>> import jax.numpy as jnp, optax, shrinx as sx
     >>> learner = sx.reptile(sx.ProximalGD(0.1), num_steps=2, optimiser=optax.sgd(0.1))
@@ -34,6 +35,7 @@ class Progress(NamedTuple):
 
     displacement: Params
     solver: Any
+    first: StepInfo
 
 
 class Adapted(eqx.Module):
@@ -46,7 +48,7 @@ class Adapted(eqx.Module):
     - `losses`: `[num_steps]`, the loss of each step's batch before that step.
     - `gradient_norms`: `[num_steps]`, the norm of the gradient of loss plus energy, likewise.
     - `failed_step`: the first step that met a non-finite loss or gradient, after which nothing moved; -1 if none did.
-    - `progress`: what it takes to go on, if it was itself gone on with.
+    - `progress`: what to go on from; `None` unless this adaptation went on from somewhere itself.
 
     >>> import jax.numpy as jnp, shrinx as sx
     >>> loss_fn = lambda theta, x: 0.5 * jnp.sum((theta - x) ** 2)
@@ -64,9 +66,17 @@ class Adapted(eqx.Module):
     progress: Progress | None = None
 
     @property
+    def first(self) -> StepInfo:
+        """What the very first step saw, however long ago."""
+        seen = StepInfo(self.losses[..., 0], self.gradient_norms[..., 0])
+        if self.progress is None:
+            return seen
+        return jax.tree.map(lambda kept, ours: kept.astype(ours.dtype), self.progress.first, seen)
+
+    @property
     def residual(self) -> Float[Array, "..."]:
         """How far from converged: the last gradient norm relative to the first. 1 at the start, 0 at the optimum."""
-        first = self.gradient_norms[..., 0]
+        first = self.first.gradient_norm
         return self.gradient_norms[..., -1] / jnp.where(first > 0, first, 1)
 
 
@@ -137,8 +147,12 @@ class Problem(eqx.Module):
         return part, restriction
 
     def _start(self, prior: Prior) -> Any:
-        progress = no_progress(self._restricted(prior)[0], self.solver) if self.progress is None else self.progress
-        return *progress, jnp.full((), -1, jnp.int32)
+        part, _ = self._restricted(prior)
+        if self.progress is None:
+            displacement, state, _ = no_progress(part, self.solver)
+        else:
+            displacement, state = self.progress.displacement, self.solver.resume(self.progress.solver, part)
+        return displacement, state, jnp.full((), -1, jnp.int32)
 
     def _step(self, prior: Prior, observe: Any) -> Any:
         part, restriction = self._restricted(prior)
@@ -160,6 +174,14 @@ class Problem(eqx.Module):
 
         return step
 
+    def _first(self, info: StepInfo) -> StepInfo:
+        assert self.progress is not None
+        return jax.tree.map(
+            lambda known, seen: jnp.where(jnp.isnan(known), seen[0].astype(known.dtype), known),
+            self.progress.first,
+            info,
+        )
+
     def _solution(self, carry: Any) -> Params:
         displacement, state, _ = carry
         return self.solver.solution(displacement, state)
@@ -174,7 +196,7 @@ class Problem(eqx.Module):
             losses=info.loss,
             gradient_norms=info.gradient_norm,
             failed_step=carry[2],
-            progress=None if self.progress is None else Progress(*carry[:2]),
+            progress=None if self.progress is None else Progress(*carry[:2], first=self._first(info)),
         )
 
 
@@ -211,7 +233,8 @@ def make_problem(
 
 def no_progress(prior: Prior, solver: AbstractSolver) -> Progress:
     """Before the first step, of modules that all adapt."""
-    return Progress(jax.tree.map(jnp.zeros_like, prior.mean), solver.init(prior))
+    unknown = jnp.full((), jnp.nan, prior.log_variance.dtype)
+    return Progress(jax.tree.map(jnp.zeros_like, prior.mean), solver.init(prior), StepInfo(unknown, unknown))
 
 
 def _check_progress(
@@ -220,11 +243,18 @@ def _check_progress(
     part = prior if trainable is None else prior.restrict(trainable)[0]
     ours = jax.eval_shape(lambda part: no_progress(part, solver), part)
 
-    def shapes(tree: Any) -> Any:
-        return jax.tree.structure(tree), [(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in jax.tree.leaves(tree)]
-
-    if shapes(progress) != shapes(ours):
-        raise ValueError("`task.progress` is of another network or solver: begin with `learner.progress(prior, n)`.")
+    begin = "begin with `learner.progress(prior, num_tasks)`"
+    if jax.tree.structure(progress) != jax.tree.structure(ours):
+        raise ValueError(f"`task.progress` is of another network, solver or set of `trainable` modules: {begin}.")
+    for (path, leaf), expected in zip(
+        jax.tree_util.tree_leaves_with_path(progress), jax.tree.leaves(ours), strict=True
+    ):
+        shape, dtype = jnp.shape(leaf), jnp.result_type(leaf)
+        if (shape, dtype) != (expected.shape, expected.dtype):
+            raise ValueError(
+                f"`task.progress{jax.tree_util.keystr(path)}` of a task is {dtype}{list(shape)} where this learner has "
+                f"{expected.dtype}{list(expected.shape)}: {begin}."
+            )
 
 
 def _complete(part: Params, restriction: Restriction | None, prior: Prior) -> Params:

@@ -53,7 +53,7 @@ class StepInfo(NamedTuple):
 
 
 class AbstractSolver(eqx.Module, Generic[State]):
-    """What `adapt` needs of an inner solver: `init` and `step`, both pure; `solution` is there to be overridden.
+    """What `adapt` needs of an inner solver: `init` and `step`, both pure; the others are there to be overridden.
 
     To add one, write a final subclass with these two methods; see the docs, "Add an inner solver".
 
@@ -80,6 +80,11 @@ class AbstractSolver(eqx.Module, Generic[State]):
         self, loss_fn: ObjectiveFn, displacement: Params, state: State, prior: Prior
     ) -> tuple[Params, State, StepInfo]:
         """One step on `loss_fn` plus the prior's energy, from `displacement`."""
+
+    def resume(self, state: State, prior: Prior) -> State:
+        """The state to go on with after the prior has moved (see `Progress`): the same, unless it is overridden."""
+        del prior
+        return state
 
     def solution(self, displacement: Params, state: State) -> Params:
         """The answer after a step that led to `displacement` and `state`: the displacement, unless it is overridden."""

@@ -17,8 +17,8 @@ class Task(eqx.Module):
 
     - `support`: what a task is adapted to (the paper's training set).
     - `query`: what the adapted parameters are judged by (its validation set). Plain Reptile does without.
-    - `progress`: go on from here instead of from the prior's mean, see [`Learner`][shrinx.Learner].
     - `mesh`: of the devices that a batch has been spread over by [`spread`][shrinx.spread], if it has.
+    - `progress`: a learner goes on from here instead of from the prior's mean, see [`Learner`][shrinx.Learner].
 
     >>> import jax.numpy as jnp, shrinx as sx
     >>> tasks = sx.Task(support=jnp.zeros((5, 10, 2)), query=jnp.zeros((5, 3, 2)))  # 5 tasks
@@ -28,14 +28,17 @@ class Task(eqx.Module):
 
     support: Data
     query: Data | None = None
-    progress: Progress | None = None
     mesh: Mesh | None = eqx.field(static=True, default=None)
+    progress: Progress | None = None
 
 
 def check_tasks(tasks: Task) -> int:
     """The number of tasks in a batch; an error if the parts disagree or nothing is there."""
     if not isinstance(tasks, Task):
         raise TypeError(f"Expected a `Task(support=..., query=...)`, got {type(tasks).__name__}.")
+    if not isinstance(tasks.progress, Progress | None):
+        kind = type(tasks.progress).__name__
+        raise TypeError(f"`task.progress` must come from `learner.progress(...)` or `info.progress`, got {kind}.")
     parts = {"task.support": tasks.support, "task.query": tasks.query, "task.progress": tasks.progress}
     counts = {}
     for name, part in parts.items():

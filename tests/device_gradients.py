@@ -46,6 +46,16 @@ def main(out: str) -> None:
         results[name] = np.asarray(ravel_pytree(state.opt_state)[0])
         # A second update starts from what the first one left on the devices.
         results[f"{name} loss"] = np.asarray(update(state)[1])
+    learner = learners["sigma_reptile"]
+
+    @jax.jit
+    def go_on(progress: sx.Progress) -> tuple[sx.Prior, sx.LearnerInfo]:
+        tasks = sample_tasks(jax.random.key(1), NUM_TASKS)
+        tasks = sx.Task(tasks.support, tasks.query, progress=progress)
+        return learner.gradient(mlp.squared_error, prior, sx.spread(tasks))
+
+    _, info = go_on(learner.progress(prior, NUM_TASKS))
+    results["progress"] = np.asarray(ravel_pytree(go_on(info.progress)[1].progress.displacement)[0])
     np.savez(out, **results)
 
 

@@ -150,6 +150,14 @@ def test_bad_variances(variance, message):
         make(variance, "float32")
 
 
+@pytest.mark.parametrize(
+    ("factor", "message"), [(-1.0, "positive and finite"), (jnp.inf, "positive"), (jnp.ones(3), "must be one number")]
+)
+def test_bad_scales(factor, message):
+    with pytest.raises(ValueError, match=message):
+        sx.Prior.create(jnp.zeros(3)).scale(factor)
+
+
 def test_mismatched_trees():
     modules = sx.by_layer({"a": jnp.ones(2)})
     with pytest.raises(ValueError, match="does not match the modules"):

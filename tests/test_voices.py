@@ -5,6 +5,7 @@ import shutil
 import wave
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,7 @@ from shrinx.data import speech_source
 from shrinx.data.audio import decode, write_wav
 from shrinx.data.phonetics import NO_PHONE
 from shrinx.data.prosody import Prosody, mean_prosody, prosody_of
-from shrinx.data.speech import spoken_digits
+from shrinx.data.speech import load_speech, spoken_digits
 from shrinx.data.speech_source import read_voice
 from shrinx.experiments import find_experiment
 from shrinx.experiments.speech_network import network_of
@@ -193,6 +194,24 @@ def test_the_speaker_of_a_file_is_enrolled(folder, monkeypatch):
     np.testing.assert_array_equal(digits.f0[own], arrays["f0"][first:last])
     np.testing.assert_array_equal(digits.phone[own], arrays["phone"][first:last])
     assert digits.take.tolist() == arrays["take"][there].tolist()
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_voice_has_the_variances_that_the_run_had_for_as_many_utterances(folder, monkeypatch, scaled):
+    asked = {}
+
+    def adapt_task(bank, *_, **options):
+        asked.update(options)
+        return TaskReport(("bob",), *np.ones((5, 1)))
+
+    monkeypatch.setattr(enrolment, "adapt_task", adapt_task)
+    bank = sx.Bank.open("bank")
+    ours = VoiceModel.of(bank)
+    ours = replace(ours, config=replace(ours.config, scale_variances=scaled, num_support=20))
+    monkeypatch.setattr(VoiceModel, "of", lambda bank: ours)
+    digits = enrolment.only(load_speech("speech.npz"), "5", Path("speech.npz"))
+    enrolment.enrol(bank, "bob", digits)
+    assert asked["variance_factor"] == (len(digits.take) / 20 if scaled else 1.0)
 
 
 @pytest.mark.parametrize(

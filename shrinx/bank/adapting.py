@@ -50,6 +50,7 @@ def adapt_task(
     sample: SampleFn | None = None,
     chunk_size: int | None = None,
     scale: float = 1.0,
+    variance_factor: float = 1.0,
     about: Mapping[str, Mapping[str, np.ndarray]] | None = None,
     report: Callable[[int, int], object] | None = None,
 ) -> TaskReport:
@@ -71,6 +72,8 @@ def adapt_task(
     - `chunk_size`: so many tasks at a time; all by default.
     - `scale`: for a bank that keeps posteriors; what `loss_fn` must be multiplied by to be the negative log-likelihood
       of all the data, see [`laplace`][shrinx.laplace].
+    - `variance_factor`: what the prior's variances are multiplied by; where `loss_fn` is a mean, a task's share of the
+      data that the prior was learned with (see [`Prior`][shrinx.Prior], "the scale of the loss").
     - `about`: what `Bank.describe` would be given for a task, by name; stored together with it.
     - `report`: told about once a second how many steps have been made, and how many there may be.
 
@@ -108,7 +111,7 @@ def adapt_task(
     count = check_tasks(Task(support=data))
     if count != len(names):
         raise BankError(f"There are {len(names)} names and data of {count} tasks; arrays need one entry per task.")
-    prior = bank.prior
+    prior = bank.prior.scale(variance_factor)
     if bank.posterior is not None:
         check_structure(bank.posterior, prior.restrict(bank.selected)[0], scale)
     keys = None if key is None else jax.random.split(key, count)

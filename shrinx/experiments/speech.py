@@ -203,6 +203,8 @@ def run(config: Config, folder: RunFolder, console: Console | None, trackers: tu
         raise UserError("speech runs in one process: leave out --coordinator.")
     if config.pretrained is None and config.num_updates == 0:
         raise UserError(f"{config.algorithm} does not train by itself: name a trained run's folder with --pretrained.")
+    if config.returning and config.algorithm in MIXED:
+        raise UserError(f"--returning is for tasks, and {config.algorithm} mixes all speakers: leave it out.")
     digits = load_speech(config.data_dir)
     recordings = recordings_of(digits)
     _check_enough(config, recordings.starts.shape[-1])

@@ -89,11 +89,13 @@ def task_trainer(
     loss_fn = packing.loss_fn(network.negative_log_likelihood)
 
     def update(state: _TaskState, recordings: Recordings, speakers: Array, key: PRNGKeyArray) -> tuple[Any, Measured]:
+        if num_returning not in (0, len(speakers)):
+            raise ValueError(f"All {len(speakers)} speakers come back or none, not {num_returning}.")
         task_key, update_key = jax.random.split(key)
         rows = draw_rows(task_key, len(speakers), num_tasks)
         tasks = tasks_of(recordings, speakers[rows], num_support=num_support, num_query=num_query)
         here = jax.tree.map(lambda leaf: leaf[rows], state.progress)
-        tasks = Task(tasks.support, tasks.query, here)
+        tasks = Task(tasks.support, tasks.query, progress=here)
         after, info = learner.update(loss_fn, state.learner, tasks, key=update_key)
         progress = jax.tree.map(lambda leaf, new: leaf.at[rows].set(new), state.progress, info.progress)
         return _TaskState(after, progress), (info.query_loss, info.num_failed)
