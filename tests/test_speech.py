@@ -135,7 +135,9 @@ def test_sea_adapts_the_embedding_alone(tmp_path, data, monkeypatch):
     [
         ("reptile", {"seeds": 2}, "one seed at a time"),
         ("sea-emb", {"num_updates": 0}, "sea-emb does not train by itself: name a trained run's folder"),
-        ("pretrain", {"returning": True}, "--returning is for tasks, and pretrain mixes all speakers"),
+        ("pretrain", {"returning": 2}, "--returning is for tasks, and pretrain mixes all speakers"),
+        ("reptile", {"returning": 1}, "--returning 1: it takes at least the 2 of --tasks-per-update and at most the 4"),
+        ("reptile", {"returning": 5}, "--returning 5: it takes at least"),
         ("reptile", {"pretrained": "nowhere"}, "There is no model in nowhere/model; name the folder of a run"),
         ("reptile", {"data_dir": "nowhere"}, "There is no nowhere/audiomnist16k.npz"),
         ("reptile", {"num_test_tasks": 6}, "8 speakers cannot be split"),

@@ -47,15 +47,16 @@ PRESETS = ("quick", "paper")
 class Config(LearnerConfig):
     """`num_test_tasks` are the test speakers, `adapt_steps` how far their curves go (0 scores them as they are)."""
 
-    may_be_zero: ClassVar[frozenset[str]] = frozenset({"adapt_steps"})
+    may_be_zero: ClassVar[frozenset[str]] = frozenset({"adapt_steps", "returning"})
 
     pretrained: str | None = None
     """Folder of a run to start from; random weights if not given."""
     num_support: int = 80
     """Utterances of a training speaker that are adapted to (or mixed)."""
-    returning: bool = False
-    """Training speakers go on from where their last update left them, not from the mean: variances are then learned
-    from far longer adaptations than --inner-steps. Checkpoints hold a network or more for every one of them."""
+    returning: int = 0
+    """So many training speakers, drawn by the seed, go on from where their last update left them, not from the mean;
+    the others rest. Variances are then learned from far longer adaptations than --inner-steps. Checkpoints hold a
+    network or more for each. 0: all speakers, always from the mean."""
     num_query: int = 20
     """Utterances of every speaker that adapted networks are judged by."""
     held_out_support: tuple[int, ...] = (80, 40)
@@ -214,11 +215,11 @@ def run(config: Config, folder: RunFolder, console: Console | None, trackers: tu
     network = network_of(config, num_phones=len(digits.phones), num_train=len(split.train))
     init_key, train_key, test_key = (jax.random.fold_in(jax.random.key(config.seed), part) for part in range(3))
     prior = _start(config, network, init_key)
-    trainer = _trainer(config, network, Packing(prior), len(split.train))
+    trainer = _trainer(config, network, Packing(prior))
     state, seconds = train_in_chunks(
         folder,
         trainer.init(prior),
-        advance_with(trainer, recordings, jnp.asarray(split.train), train_key),
+        advance_with(trainer, recordings, _training_speakers(config, jnp.asarray(split.train), train_key), train_key),
         num_steps=config.num_updates,
         chunk=config.chunk,
         on_save=lambda step, state: save_prior(folder.path, step, trainer.prior(state)),
@@ -256,7 +257,19 @@ def _start(config: Config, network: WaveNet, key: jax.Array) -> Prior:
     return eqx.tree_at(lambda prior: prior.log_variance, prior, learned)
 
 
-def _trainer(config: Config, network: WaveNet, packing: Packing, num_train: int) -> Trainer:
+def _training_speakers(config: Config, speakers: jax.Array, key: jax.Array) -> jax.Array:
+    if not config.returning:
+        return speakers
+    if not config.tasks_per_update <= config.returning <= len(speakers):
+        fewest, most = config.tasks_per_update, len(speakers)
+        raise UserError(
+            f"--returning {config.returning}: it takes at least the {fewest} of --tasks-per-update and at most the "
+            f"{most} speakers there are for training."
+        )
+    return jax.random.permutation(key, speakers)[: config.returning]
+
+
+def _trainer(config: Config, network: WaveNet, packing: Packing) -> Trainer:
     if config.algorithm in MIXED:
         falling = int(config.decay * config.num_updates)
         begin = config.num_updates - falling
@@ -279,5 +292,5 @@ def _trainer(config: Config, network: WaveNet, packing: Packing, num_train: int)
         num_tasks=config.tasks_per_update,
         num_support=config.num_support,
         num_query=config.num_query,
-        num_returning=num_train if config.returning else 0,
+        num_returning=config.returning,
     )
