@@ -65,23 +65,30 @@ def shell(name: str) -> str:
     return path
 
 
-def test_bash(folder):
+def written(tmp_path_factory, text: str) -> str:
+    """In a file outside the folder that is completed in; an argument may have no more than 128 KB."""
+    file = tmp_path_factory.mktemp("shell") / "script"
+    file.write_text(text)
+    return str(file)
+
+
+def test_bash(folder, tmp_path_factory):
     """With an empty PATH: nothing but the shell itself is asked."""
     asked = "\n".join(
         f"COMP_WORDS=(shrinx {' '.join(map(repr, words))}); COMP_CWORD={len(words)}; COMPREPLY=(); _shrinx; "
         'printf "%s|" "${COMPREPLY[@]}"; echo'
         for words, _ in LINES
     )
-    command = [shell("bash"), "--norc", "-uc", f"{script('bash')}\n{asked}"]
+    command = [shell("bash"), "--norc", "-u", written(tmp_path_factory, f"{script('bash')}\n{asked}\n")]
     done = subprocess.run(command, cwd=folder, env={"PATH": ""}, capture_output=True, text=True, check=True)
     offered = [set(line.split("|")) - {""} for line in done.stdout.splitlines()]
     assert offered == [expected for _, expected in LINES]
     assert not done.stderr
 
 
-def test_fish(folder):
+def test_fish(folder, tmp_path_factory):
     asked = "\n".join(f"complete -C 'shrinx {' '.join(words)}' | string join '|'; echo end" for words, _ in LINES)
-    command = [shell("fish"), "--no-config", "-c", f"{script('fish')}\n{asked}"]
+    command = [shell("fish"), "--no-config", written(tmp_path_factory, f"{script('fish')}\n{asked}\n")]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
     offered = [set(part.strip().split("|")) - {""} for part in done.stdout.split("end\n")[:-1]]
     assert [{word.rstrip("/") for word in words} for words in offered] == [expected for _, expected in LINES]
