@@ -112,6 +112,10 @@ class Config(LearnerConfig):
     data_dir: str | None = None
     """Where audiomnist16k.npz is, or a file that `data prepare-speech` wrote; the folder SHRINX_DATA by default."""
 
+    def variance_factor(self, num_utterances: int) -> float:
+        """What variances are multiplied by for a speaker of so many."""
+        return num_utterances / self.num_support if self.scale_variances else 1.0
+
 
 def preset_config(algorithm: str, preset: str) -> Config:
     """`paper` has the paper's network and 10,000 steps of adaptation; the rest is made for one GPU, see the docs."""

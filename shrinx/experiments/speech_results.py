@@ -120,10 +120,9 @@ class Evaluation:
         # Unlike functools' partials these are equal when their parts are, and nothing is compiled twice.
         sample = eqx.Partial(draw_strings, num_strings=config.num_strings, num_frames=config.num_frames)
         solver = make_solver(config)
-        prior = self.prior.scale(plan.num_support / config.num_support) if config.scale_variances else self.prior
         return adapt_voices(
             self.network,
-            prior,
+            self.prior.scale(config.variance_factor(plan.num_support)),
             tasks,
             solver,
             keys,

@@ -1,7 +1,7 @@
 """Two ways to train WaveNet on many speakers: all of them mixed (pretraining), or as tasks (meta-learning)."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -15,7 +15,6 @@ from .._learner import Learner, LearnerState
 from .._packing import Packing
 from .._prior import Prior
 from .._problem import Progress
-from .._task import Task
 from ..models.wavenet import WaveNet
 from ..runs.progress import sparkline
 from ..runs.stages import Advance
@@ -94,8 +93,7 @@ def task_trainer(
         task_key, update_key = jax.random.split(key)
         rows = draw_rows(task_key, len(speakers), num_tasks)
         tasks = tasks_of(recordings, speakers[rows], num_support=num_support, num_query=num_query)
-        here = jax.tree.map(lambda leaf: leaf[rows], state.progress)
-        tasks = Task(tasks.support, tasks.query, progress=here)
+        tasks = replace(tasks, progress=jax.tree.map(lambda leaf: leaf[rows], state.progress))
         after, info = learner.update(loss_fn, state.learner, tasks, key=update_key)
         progress = jax.tree.map(lambda leaf, new: leaf.at[rows].set(new), state.progress, info.progress)
         return _TaskState(after, progress), (info.query_loss, info.num_failed)

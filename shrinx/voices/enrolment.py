@@ -57,7 +57,7 @@ def enrol(
         tolerance=tolerance,
         key=jax.random.key(seed),
         sample=model.sample,
-        variance_factor=model.variance_factor(recordings.starts.shape[-1]),
+        variance_factor=model.config.variance_factor(recordings.starts.shape[-1]),
         about={name: prosody_of(digits, digits.speakers[0]).filled(model.usual).as_arrays()},
         report=report,
     )

@@ -57,10 +57,6 @@ class VoiceModel:
     def sample(self) -> SampleFn:
         return eqx.Partial(draw_strings, num_strings=self.config.num_strings, num_frames=self.config.num_frames)
 
-    def variance_factor(self, num_utterances: int) -> float:
-        """What the run multiplies variances by for a speaker of so many."""
-        return num_utterances / self.config.num_support if self.config.scale_variances else 1.0
-
     def indices(self, phones: Sequence[str] | Shaped[np.ndarray, " frames"]) -> Shaped[np.ndarray, " frames"]:
         """Where the network has these phones."""
         places = {name: place for place, name in enumerate(self.phones)}
