@@ -16,11 +16,12 @@ from shrinx.data.speech import HOP, load_speech, speaker_split
 from shrinx.runs.errors import UserError
 from shrinx.tasks.speech import (
     draw_mixed_strings,
+    draw_rows,
     draw_strings,
     held_out_speakers,
     joined_strings,
     recordings_of,
-    sample_speakers,
+    tasks_of,
 )
 
 
@@ -146,8 +147,8 @@ def test_mixed_strings_come_with_the_position_of_their_speaker(digits, recording
 
 
 def test_tasks_are_different_speakers_with_utterances_apart(digits, recordings):
-    draw = jax.jit(partial(sample_speakers, num_tasks=3, num_support=6, num_query=2))
-    tasks = draw(recordings, jnp.array([0, 2, 5]), jax.random.key(0))
+    rows = draw_rows(jax.random.key(0), 3, num_tasks=3)
+    tasks = jax.jit(partial(tasks_of, num_support=6, num_query=2))(recordings, jnp.array([0, 2, 5])[rows])
     assert tasks.support.starts.shape == (3, 6)
     assert tasks.query.starts.shape == (3, 2)
     assert len({row.tobytes() for row in np.asarray(tasks.support.samples)}) == 3
@@ -156,7 +157,7 @@ def test_tasks_are_different_speakers_with_utterances_apart(digits, recordings):
     first = np.concatenate([utterance(digits, 5, 4, digit) for digit in range(2)])[: 40 * HOP]
     np.testing.assert_array_equal(test.query.samples[0].ravel(), first)
     with pytest.raises(ValueError, match="4 different speakers cannot be drawn from 3"):
-        sample_speakers(recordings, jnp.array([0, 2, 5]), jax.random.key(0), num_tasks=4, num_support=6, num_query=2)
+        draw_rows(jax.random.key(0), 3, num_tasks=4)
     with pytest.raises(ValueError, match="Each speaker has 10 utterances; 9 for the support"):
         held_out_speakers(recordings, jnp.array([5]), num_support=9, num_query=2, num_strings=2, num_frames=20)
 

@@ -1,7 +1,7 @@
 """Tasks of speech: a task is a speaker, and its data are recordings that strings are cut from inside `jit`.
 
 `Recordings` of all speakers stay on the device as bytes. They are an argument of every source and must not become a
-constant of a compiled program: hand `eqx.Partial(sample_speakers, recordings, ...)` through `eqx.filter_jit`.
+constant of a compiled program: hand them through `eqx.filter_jit`.
 
 A string is a piece of fixed length cut from utterances joined end to end. Spoken digits begin and end with
 a little silence, so that nothing needs to go between them.
@@ -75,23 +75,6 @@ def recordings_of(digits: SpokenDigits) -> Recordings:
     )
 
 
-def sample_speakers(
-    recordings: Recordings,
-    speakers: Int[Array, " speakers"],
-    key: PRNGKeyArray,
-    *,
-    num_tasks: int,
-    num_support: int,
-    num_query: int,
-) -> Task:
-    """Tasks of different speakers: the first `num_support` and the last `num_query` utterances of each.
-
-    Draw mini-batches of both with `draw_strings`.
-    """
-    chosen = speakers[draw_rows(key, len(speakers), num_tasks)]
-    return tasks_of(recordings, chosen, num_support=num_support, num_query=num_query)
-
-
 def draw_rows(key: PRNGKeyArray, count: int, num_tasks: int) -> Int[Array, " tasks"]:
     """Different ones of so many speakers."""
     if num_tasks > count:
@@ -100,7 +83,10 @@ def draw_rows(key: PRNGKeyArray, count: int, num_tasks: int) -> Int[Array, " tas
 
 
 def tasks_of(recordings: Recordings, speakers: Int[Array, " tasks"], *, num_support: int, num_query: int) -> Task:
-    """As `sample_speakers`, of given speakers."""
+    """A task for each speaker: the first `num_support` and the last `num_query` utterances.
+
+    Draw mini-batches of both with `draw_strings`.
+    """
     support, query = _split(recordings.of(speakers), num_support, num_query)
     return Task(support=support, query=query)
 
