@@ -60,7 +60,9 @@ def score_trials(
         setup = configured(one)
         return Kept.begin(setup.learner, setup.init(jax.random.fold_in(key, 0)))
 
-    def train(one: dict[str, Array], kept: Kept, start: Array, source: TaskSource) -> tuple[Kept, Array]:
+    def train(
+        one: dict[str, Array], kept: Kept, start: Array, num_updates: int, source: TaskSource
+    ) -> tuple[Kept, Array]:
         setup = configured(one)
 
         def update(state: Any, step: Array) -> tuple[Any, Array]:
@@ -69,7 +71,7 @@ def score_trials(
             state, info = setup.learner.update(setup.loss_fn, state, tasks, key=update_key)
             return state, info.query_loss
 
-        state, losses = jax.lax.scan(update, kept.state, start + jnp.arange(chunk, dtype=jnp.int32))
+        state, losses = jax.lax.scan(update, kept.state, start + jnp.arange(num_updates, dtype=jnp.int32))
         loss = jnp.nanmean(losses)
         return kept.after(state, loss, keep_best=setup.keep_best), loss
 
@@ -92,12 +94,13 @@ def score_trials(
 
     kept = jax.jit(jax.vmap(init))(values)
     advance = eqx.filter_jit(
-        lambda values, kept, start, source: jax.vmap(lambda o, s: train(o, s, start, source))(values, kept)
+        lambda values, kept, start, count, source: jax.vmap(lambda o, s: train(o, s, start, count, source))(values, kept)
     )
     for start in range(0, base.num_updates, chunk):
-        kept, losses = advance(values, kept, jnp.asarray(start, jnp.int32), shared.train_tasks)
+        count = min(chunk, base.num_updates - start)
+        kept, losses = advance(values, kept, jnp.asarray(start, jnp.int32), count, shared.train_tasks)
         if progress is not None:
-            progress(start + chunk, np.asarray(losses))
+            progress(start + count, np.asarray(losses))
     judge = eqx.filter_jit(
         lambda values, priors, members, source: jax.vmap(lambda o, p: score(o, p, members, source))(values, priors)
     )
