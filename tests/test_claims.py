@@ -24,6 +24,9 @@ MISSED: dict[str, str] = {
     "test_sinusoid_error_is_small[paper-sigma-imaml]": "0.076; by seeds 0.101, 0.056, 0.077, 0.062, 0.083",
     "test_sinusoid_error_is_small[paper-sigma-reptile]": "0.061; by seeds 0.042, 0.051, 0.048, 0.068, 0.098",
     "test_swirl_variances_are_those_of_the_data[sigma-maml]": "a ratio of 794 instead of 4",
+    "test_omniglot_accuracy_is_the_papers[sigma-maml]": "0.973; by seeds 0.985, 0.981, 0.955",
+    "test_omniglot_accuracy_is_the_papers[reptile]": "0.943, after 12,000 updates of the paper's 100,000",
+    "test_omniglot_accuracy_is_the_papers[sigma-reptile]": "0.958, after 24,000 updates of the paper's 100,000",
     "test_speech_goal[likelihood]": "2.552 after 10,000 steps, Reptile 2.540 where it stops",
     "test_speech_goal[likelihood of half]": "2.688, Reptile 2.559",
     "test_speech_goal[early stopping]": "from 2.544 up to 2.552; Reptile 2.540 to 2.582 within 2,000 steps",
@@ -250,31 +253,67 @@ def test_small_cpu_takes_less_than_twenty_minutes():
     assert all(load("aug-omniglot", f"small-cpu-{name}").seconds < 1200 for name in ("sigma-reptile", "reptile"))
 
 
+# Augmented Omniglot with all its data
+
+
+def papers_accuracy(experiment: str) -> dict[str, float]:
+    references = load_paper(RESULTS / "paper.toml").references
+    accuracies = {one.algorithms[0]: one.paper for one in references if one.experiment == experiment}
+    return {algorithm: value for algorithm, value in accuracies.items() if value is not None}
+
+
+LARGE = papers_accuracy("aug-omniglot")
+
+
+def large(algorithm: str) -> Run:
+    return load("aug-omniglot", f"large-{algorithm}")
+
+
+@pytest.mark.parametrize("algorithm", LARGE)
+def test_large_data_accuracy_is_the_papers(algorithm):
+    """Or better."""
+    assert large(algorithm).scores["all"].mean >= LARGE[algorithm]
+
+
+@pytest.mark.parametrize("algorithm", ["reptile", "imaml"])
+def test_large_data_variances_help(algorithm):
+    assert large(f"sigma-{algorithm}").scores["all"].mean >= large(algorithm).scores["all"].mean
+
+
+def test_large_data_goes_beyond_the_paper():
+    """The best that has been reported on these tasks with more alphabets, WarpGrad's, is 83.8 %."""
+    assert large("sigma-reptile").scores["all"].mean > 0.8
+
+
+@pytest.mark.parametrize("algorithm", ["sigma-reptile", "sigma-imaml"])
+def test_large_data_selected_module_is_as_good_as_all(algorithm):
+    """Within a point, and it is the output layer."""
+    scores = large(algorithm).scores
+    assert scores["selected"].mean >= scores["all"].mean - 0.01
+    assert scores["selected"] == scores["output"]
+
+
 # Few-shot Omniglot
 
-OMNIGLOT = {
-    reference.algorithms[0]: reference.paper
-    for reference in load_paper(RESULTS / "paper.toml").references
-    if reference.experiment == "omniglot"
-}
+OMNIGLOT = papers_accuracy("omniglot")
 
 
 @pytest.mark.parametrize("algorithm", OMNIGLOT)
 def test_omniglot_accuracy_is_the_papers(algorithm):
     """Or better, or less than half a point below it."""
-    assert load("omniglot", f"paper-{algorithm}").scores["all"].mean >= OMNIGLOT[algorithm] - 0.005
+    assert load("omniglot", f"tuned-{algorithm}").scores["all"].mean >= OMNIGLOT[algorithm] - 0.005
 
 
 @pytest.mark.parametrize("algorithm", SIGMA)
 def test_omniglot_task_specific_module_is_in_the_last_two_layers(algorithm):
-    variances = load("omniglot", f"paper-{algorithm}").variances
+    variances = load("omniglot", f"tuned-{algorithm}").variances
     assert max(variances, key=lambda name: variances[name]) in ("conv3", "norm3", "output")
 
 
 @pytest.mark.parametrize("algorithm", SIGMA)
 def test_omniglot_selected_modules_are_as_good_as_all(algorithm):
     """Within a point."""
-    scores = load("omniglot", f"paper-{algorithm}").scores
+    scores = load("omniglot", f"tuned-{algorithm}").scores
     assert scores["selected"].mean >= scores["all"].mean - 0.01
 
 

@@ -258,10 +258,18 @@ def test_every_condition_has_its_rows(tmp_path):
     assert rows["all", "error"].mean == 0.5
 
 
-@pytest.mark.parametrize(("preset", "paper"), [("paper", 0.45), ("quick", None)])
-def test_the_paper_is_compared_with_its_own_preset_only(tmp_path, preset, paper):
+@pytest.mark.parametrize(
+    ("preset", "named", "paper"),
+    [
+        ("paper", {}, 0.45),
+        ("quick", {}, None),
+        ("tuned", {"preset": "tuned"}, 0.45),
+        ("paper", {"preset": "tuned"}, None),
+    ],
+)
+def test_the_paper_is_compared_with_runs_of_one_preset_only(tmp_path, preset, named, paper):
     write_run(tmp_path / "toy" / "one", config={**CONFIG, "preset": preset})
-    references = (Reference("toy", ("sigma-maml",), "all", "error", paper=0.45),)
+    references = (Reference("toy", ("sigma-maml",), "all", "error", paper=0.45, **named),)
     rows = collect([load_run(tmp_path / "toy" / "one")], Paper(references))
     assert {row.paper for row in rows if (row.condition, row.metric) == ("all", "error")} == {paper}
 

@@ -10,7 +10,7 @@ from .errors import SummaryError
 
 @dataclass(frozen=True)
 class Reference:
-    """The paper's value of one number, a goal for it, or both. It is about runs of the preset `paper`."""
+    """The paper's value of one number, a goal for it, or both, for runs of one preset."""
 
     experiment: str
     algorithms: tuple[str, ...]
@@ -18,6 +18,7 @@ class Reference:
     metric: str
     paper: float | None = None
     goal: str | None = None
+    preset: str = "paper"
 
 
 @dataclass(frozen=True)

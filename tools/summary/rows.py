@@ -122,7 +122,8 @@ def _row(run: Run, condition: str, metric: str, score: Score, reference: Referen
 
 
 def _about(reference: Reference, run: Run) -> bool:
-    return run.preset == "paper" and run.experiment == reference.experiment and run.algorithm in reference.algorithms
+    same = (run.experiment, run.preset) == (reference.experiment, reference.preset)
+    return same and run.algorithm in reference.algorithms
 
 
 def _reference(paper: Paper, run: Run, condition: str, metric: str) -> Reference | None:
