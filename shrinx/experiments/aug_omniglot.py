@@ -111,7 +111,7 @@ def _large(algorithm: str) -> Config:
         },
         "sigma-imaml": {"mean_rate": 1.8e-3, "inner_rate": 0.37, "cg_steps": 1, "damping": 0.09, **_LEARNED},
     }
-    # The paper's 5,000 updates, of which σ-Reptile needs half; 20 is the best of 10, 20 and 50 steps to average over, on
+    # The paper's 5,000 updates; σ-Reptile needs half. Of 10, 20 and 50 steps to average over, 20 is the best on
     # validation alphabets.
     num_updates = 2_500 if algorithm == "sigma-reptile" else 5_000
     common: dict[str, Any] = {
