@@ -66,6 +66,9 @@ class ProximalBacktracking(AbstractSolver[Float[Array, ""]]):
         before = jax.lax.stop_gradient(loss) + jnp.sum(module_energies(fixed, here)).astype(loss.dtype)
         after = loss_fn(there) + jnp.sum(module_energies(fixed, there)).astype(loss.dtype)
         better = jax.lax.stop_gradient(after <= before)
-        rate = jnp.where(better, self.growth, self.cut).astype(state.dtype) * state
+        # A step that goes nowhere says nothing about its length, which would grow without end at a gradient of 0.
+        went = jax.tree.reduce(jnp.logical_or, jax.tree.map(lambda a, b: jnp.any(a != b), here, there))
+        factor = jnp.where(better, jnp.where(went, self.growth, 1.0), self.cut)
+        rate = factor.astype(state.dtype) * state
         info = StepInfo.of(prior, displacement, loss, gradient)
         return tree_where(better, proposal, displacement), rate, info

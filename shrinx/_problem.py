@@ -287,7 +287,7 @@ def _scan(step: Any, start: Any, length: int, segment: int | None, first: int = 
 
 def _is_small(carry: Any) -> bool:
     """Of a network that a few steps of are faster in a row than in a loop, by a tenth on a CPU, and soon compiled."""
-    return sum(leaf.size for leaf in jax.tree.leaves(carry)) <= SMALL
+    return sum(jnp.size(leaf) for leaf in jax.tree.leaves(carry)) <= SMALL
 
 
 def square_root_segment(num_steps: int) -> int | None:

@@ -125,6 +125,34 @@ def test_backtracking_needs_no_step_size(rate):
     assert objective == sorted(objective, reverse=True)
 
 
+def test_backtracking_keeps_its_step_size_where_nothing_changes():
+    prior, solver = sx.Prior.create(jnp.ones(2)), sx.ProximalBacktracking(0.3)
+    displacement, state = jnp.zeros(2), solver.init(prior)
+    for _ in range(3):
+        displacement, state, _ = solver.step(lambda delta: jnp.sum(delta**2), displacement, state, prior)
+    assert state == solver.init(prior)
+    assert not displacement.any()
+
+
+class Counting(sx.AbstractSolver):
+    """Its state is a number of Python's."""
+
+    def init(self, prior):
+        return 0.0
+
+    def step(self, loss_fn, displacement, state, prior):
+        loss, gradient = jax.value_and_grad(loss_fn)(displacement)
+        moved = displacement - 0.1 * gradient
+        return moved, state + 1.0, sx.StepInfo.of(prior, displacement, loss, gradient)
+
+
+@pytest.mark.parametrize("num_steps", [2, 20])
+def test_the_state_of_a_solver_may_be_a_number(num_steps):
+    prior = sx.Prior.create(jnp.zeros(1), variance=jnp.inf)
+    adapted = sx.adapt(lambda theta, x: jnp.sum((theta - x) ** 2), prior, jnp.ones(1), Counting(), num_steps=num_steps)
+    np.testing.assert_allclose(adapted.params, 1 - 0.8**num_steps, rtol=1e-5)
+
+
 def test_backtracking_is_differentiated_through_the_steps_it_took(x64):
     problem = random_quadratic(0, dimension=6, deviations=(0.1, 2.0))
     prior, support = problem.prior("float64"), problem.task("float64").support
