@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from data_files import omniglot_folder
 
+import shrinx as sx
 from shrinx.cli import main
 from shrinx.experiments import aug_omniglot, aug_omniglot_small
 from shrinx.experiments.aug_omniglot_small import ALGORITHMS, PRESETS, conditions_of
@@ -146,6 +147,19 @@ def test_a_condition_learns_what_it_learns_alone(finished, tmp_path, data, setti
     moved = np.mean(priors.log_variance, axis=0) - np.log(100)
     np.testing.assert_allclose(np.log(list(found["variances"].values())) - np.log(100), moved, atol=1e-4)
     assert np.abs(moved).max() > 1e-3
+
+
+def test_every_condition_is_judged_by_the_average_at_its_own_rate(settings):
+    averaged = replace(settings, average=7)
+    setup, conditions = aug_omniglot_small.setup(averaged), conditions_of(averaged)
+    split = jax.tree.map(
+        lambda leaf: leaf[2], lanes_of(setup, conditions, SEEDS).splits
+    )  # Second condition, first seed.
+    solver = setup.solver_for(split)
+    assert isinstance(solver, sx.Averaged)
+    assert solver.window == 7
+    assert float(solver.solver.learning_rate) == pytest.approx(0.4)
+    assert isinstance(setup.learner_for(split).solver, sx.ProximalGD)
 
 
 def test_resuming_changes_no_bit(finished, tmp_path, settings):

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.test_util import check_grads
 
 import shrinx as sx
 from shrinx._averaging import with_rate
@@ -51,17 +52,33 @@ def test_a_window_of_one_step_changes_nothing(x64):
     np.testing.assert_allclose(ours.displacement["a"], plain.displacement["a"], rtol=1e-12)
 
 
-def test_curves_are_of_the_average(x64):
+@pytest.mark.parametrize("steps", [None, [0, 3, STEPS]], ids=["every step", "some steps"])
+def test_curves_are_of_the_average(x64, steps):
     prior, data = prior_and_data()
     solver = sx.Averaged(sx.ProximalGD(0.5), WINDOW)
     task = sx.Task(data, data)
     tasks = jax.tree.map(lambda leaf: leaf[None], task)
     key = jax.random.key(1)
-    curve = sx.adaptation_curve(loss_fn, prior, tasks, solver, num_steps=STEPS, key=key, sample=sample)
+    curve = sx.adaptation_curve(loss_fn, prior, tasks, solver, num_steps=STEPS, key=key, sample=sample, steps=steps)
     own = jax.random.split(key, 1)[0]
     for count in (3, STEPS):
         adapted = sx.adapt(loss_fn, prior, data, solver, num_steps=count, key=own, sample=sample)
-        np.testing.assert_allclose(curve[0, count], loss_fn(adapted.params, data), rtol=1e-6)
+        found = curve[0, count if steps is None else steps.index(count)]
+        np.testing.assert_allclose(found, loss_fn(adapted.params, data), rtol=1e-6)
+
+
+def test_the_gradient_of_step_sizes_goes_through_the_average(x64):
+    """What Meta-SGD learns by, against finite differences."""
+    prior, data = prior_and_data()
+    flat = sx.Prior.create(prior.mean, variance=jnp.inf)
+
+    def query_loss(rates):
+        moved = sx.Prior(flat.mean, flat.log_variance, flat.modules, rates=jax.tree.map(jnp.asarray, rates))
+        solver = sx.Averaged(sx.ProximalGD(0.5), WINDOW)
+        adapted = sx.adapt(loss_fn, moved, data, solver, num_steps=STEPS, adjoint=sx.Unroll())
+        return loss_fn(adapted.params, data[:2])
+
+    check_grads(query_loss, ({"a": jnp.full((), 0.3), "b": jnp.full((), 0.2)},), order=1, modes=["rev"], eps=1e-5)
 
 
 def test_on_minibatches_it_is_nearer_to_the_map_estimate(x64):
