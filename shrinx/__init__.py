@@ -43,6 +43,7 @@ from ._problem import Progress as Progress
 from ._select import AbstractRule as AbstractRule
 from ._select import LargestGap as LargestGap
 from ._select import Selection as Selection
+from ._select import Share as Share
 from ._select import Threshold as Threshold
 from ._select import TopK as TopK
 from ._select import select as select

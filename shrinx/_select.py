@@ -116,6 +116,36 @@ class LargestGap(AbstractRule):
         return scores >= ranked[int(np.argmax(gaps))]
 
 
+class Share(AbstractRule):
+    """The fewest modules that hold a `share` of the total: of all variances, or of whatever else is the score.
+
+    A gap between small variances and smaller ones means nothing to it, so it is the rule for variances that spread
+    over many orders of magnitude. With `score="distance"` it is a share of the distance that tasks are expected to go.
+
+    >>> import jax.numpy as jnp, shrinx as sx
+    >>> params = {name: jnp.ones(1) for name in "abc"}
+    >>> prior = sx.Prior.create(params, variance={"a": 1e-9, "b": 2.0, "c": 1e-3})
+    >>> sx.select(prior, sx.LargestGap()).names, sx.select(prior, sx.Share(0.99)).names
+    (('b', 'c'), ('b',))
+    """
+
+    share: float = 0.99
+
+    def __check_init__(self):
+        if not 0 < self.share < 1:
+            raise ValueError(f"Share needs a `share` above 0 and below 1, got {self.share}.")
+
+    def choose(self, scores: np.ndarray) -> np.ndarray:
+        largest = scores.max()
+        if not np.isfinite(largest):  # Infinite variances hold all of any total; where all are 0 none does.
+            return scores == np.inf
+        ranked = np.argsort(-scores, kind="stable")
+        held = np.cumsum(np.exp(scores[ranked].astype(np.float64) - largest))
+        mask = np.zeros(len(scores), dtype=bool)
+        mask[ranked[: int(np.searchsorted(held, self.share * held[-1])) + 1]] = True
+        return mask
+
+
 Score = Literal["variance", "distance", "relative"]
 
 
@@ -125,7 +155,8 @@ def select(prior: Prior, rule: AbstractRule, *, score: Score = "variance") -> Se
     **Arguments:**
 
     - `prior`: learned, with finite values in hand (not inside `jit`).
-    - `rule`: [`TopK`][shrinx.TopK], [`Threshold`][shrinx.Threshold] or [`LargestGap`][shrinx.LargestGap].
+    - `rule`: [`TopK`][shrinx.TopK], [`Threshold`][shrinx.Threshold], [`LargestGap`][shrinx.LargestGap] or
+      [`Share`][shrinx.Share].
     - `score`: what to rank by, on a logarithmic scale. `"variance"` is σ², the paper's choice: how far *one parameter*
       moves. `"distance"` is D σ², the expected squared distance the *whole module* moves, which corrects for modules
       of very different size. `"relative"` is D σ² / |φ|², that distance against the module's own length.
@@ -139,7 +170,7 @@ def select(prior: Prior, rule: AbstractRule, *, score: Score = "variance") -> Se
     """
     check_prior(prior)
     if not isinstance(rule, AbstractRule):
-        raise TypeError(f"`rule` must be `TopK(k)`, `Threshold(least)` or `LargestGap()`, got {rule!r}.")
+        raise TypeError(f"`rule` must be `TopK(k)`, `Threshold(least)`, `LargestGap()` or `Share()`, got {rule!r}.")
     scores = _scores(prior, score)
     if np.isnan(scores).any():
         names = [name for name, value in zip(prior.modules.names, scores, strict=True) if np.isnan(value)]

@@ -21,6 +21,9 @@ def prior(variance=None):
         (sx.TopK(4), ("head", "norm", "conv")),  # A frozen module is never chosen.
         (sx.Threshold(2e-4), ("head", "norm")),
         (sx.Threshold(5.0), ()),
+        (sx.Share(), ("head",)),
+        (sx.Share(0.9999), ("head", "norm")),  # Of 2.0004 all told, the head has 2.
+        (sx.Share(0.999999), ("head", "norm", "conv")),
     ],
 )
 def test_rules(rule, names):
@@ -35,6 +38,20 @@ def test_largest_gap_ignores_no_one_and_splits_where_the_ranking_breaks():
     assert sx.select(prior(dict(VARIANCE, off=2e-4)), sx.LargestGap()).names == ("head",)
     assert sx.select(prior(), sx.LargestGap()).names == ("head", "norm", "conv")  # Zero is the widest gap of all.
     assert sx.select(sx.Prior.create(jnp.ones(3)), sx.LargestGap()).names == ("params",)
+
+
+@pytest.mark.parametrize(
+    ("variance", "names"),
+    [
+        ({"conv": 0.1, "norm": 0.1, "head": 0.1, "off": 0.1}, ("conv", "head", "norm", "off")),
+        ({"conv": jnp.inf, "norm": 3.0, "head": jnp.inf, "off": 0.0}, ("conv", "head")),
+        ({"conv": 0.0, "norm": 0.0, "head": 0.0, "off": 0.0}, ()),
+        ({"conv": 1e-5, "norm": 0.05, "head": 60.0, "off": 1e-5}, ("head",)),
+    ],
+    ids=["equal", "infinite", "frozen", "clipped"],
+)
+def test_the_fewest_modules_that_hold_a_share(variance, names):
+    assert sx.select(prior(variance), sx.Share(0.99)).names == names
 
 
 def test_scores_that_correct_for_size():
@@ -80,6 +97,8 @@ def test_selection_from_data():
         (lambda: sx.select(prior(), sx.TopK(9)), "cannot choose 9 of 4"),
         (lambda: sx.TopK(0), "`k` must be at least 1"),
         (lambda: sx.Threshold(0.0), "positive `least`"),
+        (lambda: sx.Share(0.0), "above 0 and below 1"),
+        (lambda: sx.Share(1.0), "above 0 and below 1"),
         (
             lambda: sx.select(sx.Prior(prior().mean, jnp.full(4, jnp.nan), prior().modules), sx.TopK(1)),
             "no usable score",

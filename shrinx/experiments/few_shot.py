@@ -12,6 +12,7 @@ import jax
 
 from .._modules import by_label, by_layer
 from .._prior import Prior
+from .._select import Share
 from ..models.conv import ConvNet
 from ..runs.meta import Setup, TaskSource
 from ..runs.tune import Range
@@ -96,6 +97,8 @@ def setup(
         metric_name="accuracy",
         metric_fn=network.accuracy,
         lower_is_better=False,
+        # Variances spread from 100 down to the least that is allowed, and the widest gap may be anywhere.
+        rule=Share(),
         chunk=100,
         test_chunk=test_chunk,
     )
