@@ -16,7 +16,8 @@ class ProximalBacktracking(AbstractSolver[Float[Array, ""]]):
     r"""Proximal gradient descent whose step size is of the task's own making.
 
     A step that would raise the task's loss plus the prior's energy is not taken, and the next is `cut` times as long;
-    otherwise the next is `growth` times as long. So adaptation cannot diverge, whatever the curvature it meets.
+    otherwise the next is `growth` times as long. So adaptation cannot diverge, whatever the curvature it meets. A step
+    that goes nowhere is no reason for one longer than the first.
     Implicit gradients and Reptile's see where adaptation ends, not how it came there, and in long meta-training a mean
     drifts to where a fixed step size no longer works; this solver goes with it.
 
@@ -66,9 +67,9 @@ class ProximalBacktracking(AbstractSolver[Float[Array, ""]]):
         before = jax.lax.stop_gradient(loss) + jnp.sum(module_energies(fixed, here)).astype(loss.dtype)
         after = loss_fn(there) + jnp.sum(module_energies(fixed, there)).astype(loss.dtype)
         better = jax.lax.stop_gradient(after <= before)
-        # A step that goes nowhere says nothing about its length, which would grow without end at a gradient of 0.
+        rate = jnp.where(better, self.growth, self.cut).astype(state.dtype) * state
+        # At a gradient of 0 steps would grow without end. They go nowhere too where they have become too short.
         went = jax.tree.reduce(jnp.logical_or, jax.tree.map(lambda a, b: jnp.any(a != b), here, there))
-        factor = jnp.where(better, jnp.where(went, self.growth, 1.0), self.cut)
-        rate = factor.astype(state.dtype) * state
+        rate = jnp.where(went, rate, jnp.minimum(rate, jnp.maximum(state, self.init(prior))))
         info = StepInfo.of(prior, displacement, loss, gradient)
         return tree_where(better, proposal, displacement), rate, info

@@ -120,7 +120,7 @@ class Share(AbstractRule):
     """The fewest modules that hold a `share` of the total: of all variances, or of whatever else is the score.
 
     A gap between small variances and smaller ones means nothing to it, so it is the rule for variances that spread
-    over many orders of magnitude. With `score="distance"` it is a share of the distance that tasks are expected to go.
+    over many orders of magnitude. With `score="distance"` it is a share of the squared distance tasks go.
 
     >>> import jax.numpy as jnp, shrinx as sx
     >>> params = {name: jnp.ones(1) for name in "abc"}
@@ -139,11 +139,10 @@ class Share(AbstractRule):
         largest = scores.max()
         if not np.isfinite(largest):  # Infinite variances hold all of any total; where all are 0 none does.
             return scores == np.inf
-        ranked = np.argsort(-scores, kind="stable")
-        held = np.cumsum(np.exp(scores[ranked].astype(np.float64) - largest))
-        mask = np.zeros(len(scores), dtype=bool)
-        mask[ranked[: int(np.searchsorted(held, self.share * held[-1])) + 1]] = True
-        return mask
+        ranked = np.sort(scores)[::-1]
+        held = np.cumsum(np.exp(ranked.astype(np.float64) - largest))
+        # All of those that tie with the last.
+        return scores >= ranked[int(np.searchsorted(held, self.share * held[-1]))]
 
 
 Score = Literal["variance", "distance", "relative"]

@@ -230,7 +230,7 @@ def _tune(rest: list[str]) -> int:
     options = _parse(look, "tune", Options)
     if options.trials < 0 or options.batch < 1:
         raise UserError("--trials must be at least 0 and --batch at least 1.")
-    space = look.experiment.module.search_space(look.algorithm)
+    space = look.experiment.module.search_space(options.config)
     study = tune(
         look.experiment.module,
         options.config,

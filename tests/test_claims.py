@@ -4,11 +4,14 @@ A claim about a run that is not there yet is skipped, with the command that make
 missed stands in `MISSED` with what was measured; should it come true, its entry must go.
 """
 
+import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from shrinx.experiments import find_experiment
 from shrinx.report.goals import GOALS, by_seed
 from shrinx.report.load import load_run as load_reported
 from tools.summary.paper import load_paper
@@ -25,6 +28,8 @@ MISSED: dict[str, str] = {
     "test_sinusoid_error_is_small[paper-sigma-reptile]": "0.061; by seeds 0.042, 0.051, 0.048, 0.068, 0.098",
     "test_swirl_variances_are_those_of_the_data[sigma-maml]": "a ratio of 794 instead of 4",
     "test_omniglot_accuracy_is_the_papers[sigma-maml]": "0.973; by seeds 0.985, 0.981, 0.955",
+    "test_omniglot_one_module_is_as_good_as_all[sigma-maml]": "0.962 with the output layer, 0.973 with all modules",
+    "test_omniglot_keeps_what_adaptation_gained[sigma-maml]": "0.983 after 8 steps, 0.973 after 50",
     "test_omniglot_accuracy_is_the_papers[reptile]": "0.943, after 12,000 updates of the paper's 100,000",
     "test_omniglot_accuracy_is_the_papers[sigma-reptile]": "0.958, after 24,000 updates of the paper's 100,000",
     "test_speech_goal[likelihood]": "2.552 after 10,000 steps, Reptile 2.540 where it stops",
@@ -257,9 +262,13 @@ def test_small_cpu_takes_less_than_twenty_minutes():
 
 
 def papers_accuracy(experiment: str) -> dict[str, float]:
-    references = load_paper(RESULTS / "paper.toml").references
-    accuracies = {one.algorithms[0]: one.paper for one in references if one.experiment == experiment}
-    return {algorithm: value for algorithm, value in accuracies.items() if value is not None}
+    return {
+        algorithm: reference.paper
+        for reference in load_paper(RESULTS / "paper.toml").references
+        for algorithm in reference.algorithms
+        if (reference.experiment, reference.condition, reference.metric) == (experiment, "all", "accuracy")
+        and reference.paper is not None
+    }
 
 
 LARGE = papers_accuracy("aug-omniglot")
@@ -281,7 +290,7 @@ def test_large_data_variances_help(algorithm):
 
 
 def test_large_data_goes_beyond_the_paper():
-    """The best that has been reported on these tasks with more alphabets, WarpGrad's, is 83.8 %."""
+    """WarpGrad has 83.8 % on these tasks, with 25 alphabets to learn from."""
     assert large("sigma-reptile").scores["all"].mean > 0.8
 
 
@@ -311,10 +320,34 @@ def test_omniglot_task_specific_module_is_in_the_last_two_layers(algorithm):
 
 
 @pytest.mark.parametrize("algorithm", SIGMA)
-def test_omniglot_selected_modules_are_as_good_as_all(algorithm):
-    """Within a point."""
-    scores = load("omniglot", f"tuned-{algorithm}").scores
-    assert scores["selected"].mean >= scores["all"].mean - 0.01
+def test_omniglot_one_module_is_as_good_as_all(algorithm):
+    """That of the largest variance, within a point."""
+    run = load("omniglot", f"tuned-{algorithm}")
+    module = max(run.variances, key=lambda name: run.variances[name])
+    assert run.scores[f"only {module}"].mean >= run.scores["all"].mean - 0.01
+
+
+@pytest.mark.parametrize("algorithm", OMNIGLOT)
+def test_omniglot_keeps_what_adaptation_gained(algorithm):
+    """To 50 steps, where meta-training has 1 to 19."""
+    assert keeps_its_gain(load("omniglot", f"tuned-{algorithm}").curves["all"])
+
+
+# Runs that stand for a preset
+
+PRESET_RUNS = (
+    *(f"aug-omniglot/large-{algorithm}" for algorithm in LARGE),
+    *(f"omniglot/tuned-{algorithm}" for algorithm in OMNIGLOT),
+)
+
+
+@pytest.mark.parametrize("name", PRESET_RUNS)
+def test_a_run_has_the_settings_of_its_preset(name):
+    experiment, _, folder = name.partition("/")
+    load(experiment, folder)
+    made = json.loads((RESULTS / name / "config.json").read_text())
+    preset = asdict(find_experiment(experiment).config(made["algorithm"], made["preset"]))
+    assert made["config"] | {"data_dir": None} == json.loads(json.dumps(preset))
 
 
 # Speech

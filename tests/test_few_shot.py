@@ -191,6 +191,19 @@ TABLES = {
 }
 
 
+PRESETS = [(name, preset) for name in TABLES for preset in find_experiment(name).presets]
+
+
+@pytest.mark.parametrize("algorithm", COLUMNS)
+@pytest.mark.parametrize(("experiment", "preset"), PRESETS)
+def test_a_search_is_around_the_presets_own_numbers(experiment, preset, algorithm):
+    config = find_experiment(experiment).config(algorithm, preset)
+    space = find_experiment(experiment).module.search_space(config)
+    assert {"mean_rate", "inner_rate"} <= set(space)
+    for field, bounds in space.items():
+        assert bounds.low < getattr(config, field) < bounds.high
+
+
 @pytest.mark.parametrize("column", range(6), ids=COLUMNS)
 @pytest.mark.parametrize("experiment", TABLES)
 def test_the_preset_is_the_papers_table(experiment, column):

@@ -13,9 +13,8 @@ from shrinx.runs.search import score_trials
 @pytest.mark.parametrize("chunk", [1, 3, 4])
 def test_trials_have_the_updates_asked_for(chunk):
     # Rates that never fall: an update too many would be seen.
-    config = replace(
-        sinusoid.preset_config("sigma-maml", "quick"), num_updates=4, inner_steps=2, num_test_tasks=2, adapt_steps=2
-    )
+    steps = {"num_updates": 4, "inner_steps": 2, "adapt_steps": 2}
+    config = replace(sinusoid.preset_config("sigma-maml", "quick"), **steps, decay=0.0, num_test_tasks=2)
     trials, seen = {"mean_rate": np.asarray([1e-3, 1e-2])}, []
 
     def score(size):

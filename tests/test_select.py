@@ -44,11 +44,13 @@ def test_largest_gap_ignores_no_one_and_splits_where_the_ranking_breaks():
     ("variance", "names"),
     [
         ({"conv": 0.1, "norm": 0.1, "head": 0.1, "off": 0.1}, ("conv", "head", "norm", "off")),
+        ({"conv": 0.1, "norm": 0.1, "head": 100.0, "off": 0.0}, ("head",)),
+        ({"conv": 1.0, "norm": 1.0, "head": 100.0, "off": 0.0}, ("head", "conv", "norm")),
         ({"conv": jnp.inf, "norm": 3.0, "head": jnp.inf, "off": 0.0}, ("conv", "head")),
         ({"conv": 0.0, "norm": 0.0, "head": 0.0, "off": 0.0}, ()),
         ({"conv": 1e-5, "norm": 0.05, "head": 60.0, "off": 1e-5}, ("head",)),
     ],
-    ids=["equal", "infinite", "frozen", "clipped"],
+    ids=["equal", "one", "ties", "infinite", "frozen", "clipped"],
 )
 def test_the_fewest_modules_that_hold_a_share(variance, names):
     assert sx.select(prior(variance), sx.Share(0.99)).names == names

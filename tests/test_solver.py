@@ -134,6 +134,16 @@ def test_backtracking_keeps_its_step_size_where_nothing_changes():
     assert not displacement.any()
 
 
+def test_backtracking_grows_steps_that_are_too_short_to_be_seen():
+    """In 32 bits the first of them change nothing."""
+    prior = sx.Prior.create(jnp.ones(1), variance=jnp.inf)
+    solver, displacement = sx.ProximalBacktracking(0.3), jnp.ones(1)
+    state = jnp.asarray(1e-9)
+    for _ in range(150):
+        displacement, state, _ = solver.step(lambda delta: jnp.sum((delta - 2) ** 2), displacement, state, prior)
+    np.testing.assert_allclose(displacement, 2.0, rtol=1e-3)
+
+
 class Counting(sx.AbstractSolver):
     """Its state is a number of Python's."""
 

@@ -154,7 +154,7 @@ def test_one_sentence_says_what_is_wrong(tmp_path, data, algorithm, changes, mes
     with pytest.raises(UserError, match=message):
         run(tmp_path / "run", changes.pop("data_dir", data), algorithm, **changes)
     with pytest.raises(UserError, match="vary fields of `run`"):
-        find_experiment("speech").module.search_space(algorithm)
+        find_experiment("speech").module.search_space(find_experiment("speech").config(algorithm, "quick"))
 
 
 @pytest.mark.parametrize("algorithm", find_experiment("speech").algorithms)

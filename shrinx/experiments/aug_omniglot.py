@@ -155,14 +155,13 @@ def _small(algorithm: str, num_instances: int) -> Config:
     )
 
 
-def search_space(algorithm: str) -> dict[str, Range]:
+def search_space(config: Config) -> dict[str, Range]:
     """What `tune` varies."""
-    adam = algorithm == "reptile"
     space = {
-        "mean_rate": Range(0.1, 3.0) if adam else Range(1e-4, 2e-2),
-        "inner_rate": Range(1e-3, 3e-2) if adam else Range(0.05, 1.0),
+        "mean_rate": Range(0.1, 3.0) if config.mean_optimiser == "sgd" else Range(1e-4, 2e-2),
+        "inner_rate": Range(1e-3, 3e-2) if config.solver == "adam" else Range(0.05, 1.0),
     }
-    if algorithm.startswith("sigma"):
+    if config.algorithm.startswith("sigma"):
         space |= {"variance_rate": Range(1e-3, 1e-1), "variance": Range(10.0, 1e5), "damping": Range(1e-3, 1.0)}
     return space
 

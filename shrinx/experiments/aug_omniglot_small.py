@@ -78,7 +78,7 @@ def preset_config(algorithm: str, preset: str) -> Config:
     return Config(**{**values, "alphabets": alphabets, "instances": instances, **varied})
 
 
-def search_space(algorithm: str) -> dict[str, Range]:
+def search_space(config: Config) -> dict[str, Range]:
     raise UserError("Search one condition at a time: `shrinx tune aug-omniglot --preset small-K --num-alphabets T`.")
 
 

@@ -47,14 +47,14 @@ class Config(LearnerConfig):
     """Where the data are; the folder SHRINX_DATA by default."""
 
 
-def search_space(paper: Config) -> dict[str, Range]:
-    """What `tune` varies: the numbers the algorithm has, from a third to three times the paper's."""
+def search_space(config: Config) -> dict[str, Range]:
+    """What `tune` varies: the numbers the algorithm has, from a third to three times the configuration's."""
     fields = ["mean_rate", "inner_rate"]
-    if paper.algorithm in SIGMA:
+    if config.algorithm in SIGMA:
         fields += ["variance_rate", "variance"]
-    if paper.algorithm.endswith("imaml"):
+    if config.algorithm.endswith("imaml"):
         fields += ["damping"]
-    return {field: Range(getattr(paper, field) / 3, getattr(paper, field) * 3) for field in fields}
+    return {field: Range(getattr(config, field) / 3, getattr(config, field) * 3) for field in fields}
 
 
 def setup(

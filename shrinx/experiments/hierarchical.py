@@ -56,12 +56,12 @@ def preset_config(
     )
 
 
-def search_space(algorithm: str) -> dict[str, Range]:
+def search_space(config: Config) -> dict[str, Range]:
     """What `tune` varies."""
     space = {"mean_rate": Range(1e-3, 1e-1), "inner_rate": Range(2e-2, 1.0)}
-    if algorithm != "maml":
+    if config.algorithm != "maml":
         space["variance_rate"] = Range(1e-3, 1e-1)
-    if algorithm in SIGMA:
+    if config.algorithm in SIGMA:
         space["variance"] = Range(1.0, 1000.0)
     return space
 

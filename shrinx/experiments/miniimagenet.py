@@ -15,10 +15,9 @@ from ..models.conv import ConvNet
 from ..runs.folder import RunFolder
 from ..runs.meta import Setup, meta_learn
 from ..runs.trackers import Tracker
-from ..runs.tune import Range
 from ..tasks.images import sample_episodes
 from . import few_shot
-from .few_shot import ALGORITHMS, PRESETS, Config
+from .few_shot import ALGORITHMS, PRESETS, Config, search_space
 
 __all__ = ["ALGORITHMS", "PRESETS", "Config", "preset_config", "run", "search_space", "setup"]
 
@@ -79,10 +78,6 @@ def preset_config(algorithm: str, preset: str) -> Config:
     if preset == "paper":
         return paper
     return replace(paper, num_updates=20, tasks_per_update=2, num_filters=8, adapt_steps=10, num_test_tasks=10)
-
-
-def search_space(algorithm: str) -> dict[str, Range]:
-    return few_shot.search_space(preset_config(algorithm, "paper"))
 
 
 def setup(config: Config) -> Setup:

@@ -58,7 +58,7 @@ def preset_config(algorithm: str, preset: str) -> Config:
     )
 
 
-def search_space(algorithm: str) -> dict[str, Range]:
+def search_space(config: Config) -> dict[str, Range]:
     """What `tune` varies."""
     return {"mean_rate": Range(1e-3, 1e-1), "variance_rate": Range(1e-3, 1e-1)}
 

@@ -83,14 +83,14 @@ def preset_config(algorithm: str, preset: str) -> Config:
     return Config(algorithm=algorithm, num_updates=updates[preset], **settings)
 
 
-def search_space(algorithm: str) -> dict[str, Range]:
+def search_space(config: Config) -> dict[str, Range]:
     """What `tune` varies."""
     space = {"mean_rate": Range(1e-3, 1.5e-2), "inner_rate": Range(2e-3, 1.5e-2), "first_scale": Range(0.15, 0.6)}
-    if algorithm in SIGMA:
+    if config.algorithm in SIGMA:
         space |= {"variance_rate": Range(3e-3, 5e-2), "variance": Range(0.3, 100.0)}
-    if algorithm in ("sigma-imaml", "sigma-reptile", "imaml"):
+    if config.algorithm in ("sigma-imaml", "sigma-reptile", "imaml"):
         space["damping"] = Range(1e-2, 3.0)
-    if algorithm != "sigma-reptile" and algorithm != "reptile":
+    if config.algorithm not in ("sigma-reptile", "reptile"):
         space["max_task_norm"] = Range(0.1, 30.0)
     return space
 

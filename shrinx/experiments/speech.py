@@ -197,7 +197,7 @@ def preset_config(algorithm: str, preset: str) -> Config:
     )
 
 
-def search_space(algorithm: str) -> dict[str, Range]:
+def search_space(config: Config) -> dict[str, Range]:
     raise UserError("`tune` trains many networks side by side, which WaveNet is too large for: vary fields of `run`.")
 
 
