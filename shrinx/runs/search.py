@@ -93,9 +93,11 @@ def score_trials(
         return jnp.mean(scores)
 
     kept = jax.jit(jax.vmap(init))(values)
-    advance = eqx.filter_jit(
-        lambda values, kept, start, count, source: jax.vmap(lambda o, s: train(o, s, start, count, source))(values, kept)
-    )
+
+    @eqx.filter_jit
+    def advance(values: Any, kept: Kept, start: Array, num_updates: int, source: TaskSource) -> tuple[Kept, Array]:
+        return jax.vmap(lambda one, mine: train(one, mine, start, num_updates, source))(values, kept)
+
     for start in range(0, base.num_updates, chunk):
         count = min(chunk, base.num_updates - start)
         kept, losses = advance(values, kept, jnp.asarray(start, jnp.int32), count, shared.train_tasks)
