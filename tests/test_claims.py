@@ -28,10 +28,8 @@ MISSED: dict[str, str] = {
     "test_sinusoid_error_is_small[paper-sigma-imaml]": "0.076; by seeds 0.101, 0.056, 0.077, 0.062, 0.083",
     "test_sinusoid_error_is_small[paper-sigma-reptile]": "0.061; by seeds 0.042, 0.051, 0.048, 0.068, 0.098",
     "test_swirl_variances_are_those_of_the_data[sigma-maml]": "a ratio of 794 instead of 4",
-    "test_omniglot_accuracy_is_the_papers[sigma-maml]": "0.973; by seeds 0.985, 0.981, 0.955",
-    "test_omniglot_one_module_is_as_good_as_all[sigma-maml]": "0.962 with the output layer, 0.973 with all modules",
-    "test_omniglot_keeps_what_adaptation_gained[sigma-maml]": "0.983 after 8 steps, 0.973 after 50",
-    "test_omniglot_accuracy_is_the_papers[reptile]": "0.943, after 12,000 updates of the paper's 100,000",
+    "test_omniglot_one_module_is_as_good_as_all[sigma-maml]": "0.969 with the output layer, 0.988 with all modules",
+    "test_omniglot_accuracy_is_the_papers[reptile]": "0.960, after 60,000 updates of the paper's 100,000",
     "test_omniglot_accuracy_is_the_papers[sigma-reptile]": "0.958, after 24,000 updates of the paper's 100,000",
     "test_speech_goal[likelihood]": "2.552 after 10,000 steps, Reptile 2.540 where it stops",
     "test_speech_goal[likelihood of half]": "2.688, Reptile 2.559",
@@ -348,6 +346,7 @@ def test_omniglot_keeps_what_adaptation_gained(algorithm):
 
 PRESET_RUNS = (
     *(f"aug-omniglot/large-{algorithm}" for algorithm in LARGE),
+    *(f"aug-omniglot-small/slices-{algorithm}" for algorithm in LARGE),
     *(f"omniglot/tuned-{algorithm}" for algorithm in OMNIGLOT),
 )
 

@@ -74,8 +74,10 @@ def preset_config(algorithm: str, preset: str) -> Config:
     rates = tuple(INNER_RATES[algorithm][count] for count in instances)
     # Where the paper has one rate for all K, `--inner-rate` changes it.
     varied = {"inner_rate": 0.0, "inner_rates": rates} if len(set(rates)) > 1 else {}
+    # The way back through the last steps of all pairs would need more memory than a GPU has.
+    at_once = 12 if algorithm == "sigma-reptile" and preset != "quick" else None
     values = {field.name: getattr(base, field.name) for field in fields(base)}
-    return Config(**{**values, "alphabets": alphabets, "instances": instances, **varied})
+    return Config(**{**values, "alphabets": alphabets, "instances": instances, **varied, "pairs_at_once": at_once})
 
 
 def search_space(config: Config) -> dict[str, Range]:
