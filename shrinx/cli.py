@@ -282,7 +282,12 @@ def _report(rest: list[str]) -> int:
         epilog="example: shrinx report runs/maml runs/sigma-maml --out compared.html",
     )
     parser.add_argument("folders", nargs="+", type=Path, help="finished runs")
-    parser.add_argument("--out", type=Path, default=Path("comparison.html"), help="page for several runs")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("comparison.html"),
+        help="page for several runs, or a folder for page, figures and tables",
+    )
     parsed = parser.parse_args(rest)
     from .report.write import write_comparison, write_report
 

@@ -83,6 +83,21 @@ def test_conditions_of_several_runs_share_their_figures(tmp_path):
     }
 
 
+def test_conditions_of_two_runs_are_compared_seed_by_seed(tmp_path):
+    plain, learned = with_conditions(), with_conditions()
+    for condition, better in zip(plain["conditions"], learned["conditions"], strict=True):
+        condition["test"]["all"]["values"] = [0.2, 0.5, 0.8]
+        better["test"]["all"]["values"] = [0.31, 0.6, 0.89]
+    paths = [make_run(tmp_path / name, result) for name, result in (("learned", learned), ("plain", plain))]
+    text = Page(write_comparison(paths, tmp_path / "out").read_text()).text
+    assert "Difference, by seed" in text
+    assert "T = 5, K = 1 0.2600 ± 0.0050 0.2600 ± 0.0050 0.100 ± 0.025" in text
+    learned["conditions"][0]["test"]["all"]["values"] = [0.3]
+    fewer = make_run(tmp_path / "fewer", learned)
+    text = Page(write_comparison([fewer, paths[1]], tmp_path / "out").read_text()).text
+    assert "T = 5, K = 1 0.2600 ± 0.0050 0.2600 ± 0.0050 – T = 10" in text
+
+
 def test_a_comparison_is_refused_where_it_would_destroy_or_say_nothing(tmp_path):
     run, other = make_run(tmp_path / "run"), make_run(tmp_path / "other")
     with pytest.raises(UserError, match="at least two"):

@@ -1,5 +1,6 @@
 """Runs of many conditions: scores against the numbers that tell the conditions apart, for one run or several."""
 
+import statistics
 from collections.abc import Iterable
 from typing import Any
 
@@ -7,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
+from ..runs.statistics import half_width
 from .axes import fit_to, metric, short_name, within_bounds
 from .comparison import look
 from .load import LoadedRun
@@ -34,7 +36,11 @@ def plans(runs: list[LoadedRun], order: list[str]) -> list[Plan]:
 
 
 def condition_table(runs: list[LoadedRun]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows: of one run, what is adapted; of several, one column each, all modules adapted."""
+    """Header and rows: of one run, what is adapted; of several, one column each, all modules adapted.
+
+    Seeds have tasks of their own, which all runs share: of two runs the difference is far better known than either
+    score, and has a column too.
+    """
     runs = [run for run in runs if run.result.get("conditions")]
     if len(runs) == 1:
         found = runs[0].result["conditions"]
@@ -50,9 +56,28 @@ def condition_table(runs: list[LoadedRun]) -> tuple[list[str], list[list[str]]]:
         ]
     scores = [{condition_name(c): c["test"].get("all") for c in run.result["conditions"]} for run in runs]
     names = list(dict.fromkeys(name for run in scores for name in run))
-    return ["Condition", *(run.name for run in runs)], [
-        [name, *(with_interval(run.get(name)) for run in scores)] for name in names
+    paired = len(runs) == 2 and _first_seed(runs[0]) == _first_seed(runs[1])
+    return ["Condition", *(run.name for run in runs), *(["Difference, by seed"] if paired else [])], [
+        [
+            name,
+            *(with_interval(run.get(name)) for run in scores),
+            *([with_interval(_difference(*(run.get(name) for run in scores)))] if paired else []),
+        ]
+        for name in names
     ]
+
+
+def _first_seed(run: LoadedRun) -> Any:
+    return (run.config.get("config") or {}).get("seed")
+
+
+def _difference(first: dict[str, Any] | None, second: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Of scores of the same seeds, with the interval of the differences."""
+    ours, theirs = ((score or {}).get("values") or () for score in (first, second))
+    if len(ours) != len(theirs) or len(known([*ours, *theirs])) < 2 * len(ours) or not ours:
+        return None
+    differences = [a - b for a, b in zip(ours, theirs, strict=True)]
+    return {"mean": statistics.mean(differences), "ci95": half_width(differences)}
 
 
 def _slices(runs: list[LoadedRun]) -> Iterable[tuple[str, str, int]]:
