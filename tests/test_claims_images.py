@@ -1,0 +1,169 @@
+"""The paper's claims about images, tested on committed runs (results/) and nothing else.
+
+A claim about a run that is not there is skipped, and says which command makes it.
+"""
+
+import json
+import statistics
+from dataclasses import asdict
+
+import pytest
+from claims import RESULTS, SIGMA, expect_misses, keeps_its_gain, load
+
+from shrinx.experiments import find_experiment
+from shrinx.report.load import load_run as load_reported
+from tools.summary.paper import load_paper
+from tools.summary.runs import Run
+
+known_misses = expect_misses(
+    {
+        "test_omniglot_one_module_is_as_good_as_all[sigma-maml]": "0.969 with the output layer, 0.988 with all modules",
+        "test_omniglot_accuracy_is_the_papers[reptile]": "0.960, after 60,000 updates of the paper's 100,000",
+        "test_omniglot_accuracy_is_the_papers[sigma-reptile]": "0.958, after 24,000 updates of the paper's 100,000",
+    }
+)
+
+
+# Small-data augmented Omniglot
+
+# T and K.
+FEW_DRAWINGS = ((5, 1), (10, 1), (15, 1), (20, 1), (15, 3), (15, 5), (15, 10))
+
+
+def gains(algorithm: str, alphabets: int, instances: int) -> list[float]:
+    """What learned variances bring, by seed; with the same seed both runs have the same alphabets."""
+    values = []
+    for name in (f"slices-sigma-{algorithm}", f"slices-{algorithm}"):
+        load("aug-omniglot-small", name)
+        found = load_reported(RESULTS / "aug-omniglot-small" / name).result["conditions"]
+        (one,) = (c for c in found if (c["num_alphabets"], c["num_instances"]) == (alphabets, instances))
+        values.append(one["test"]["all"]["values"])
+    return [ours - theirs for ours, theirs in zip(*values, strict=True)]
+
+
+@pytest.mark.parametrize(("alphabets", "instances"), FEW_DRAWINGS)
+@pytest.mark.parametrize("algorithm", ["reptile", "imaml"])
+def test_small_data_variances_help_with_every_seed(algorithm, alphabets, instances):
+    assert min(gains(algorithm, alphabets, instances)) > 0
+
+
+@pytest.mark.parametrize("algorithm", ["reptile", "imaml"])
+def test_small_data_variances_help_more_the_fewer_drawings_there_are(algorithm):
+    one, three, fifteen = (statistics.mean(gains(algorithm, 15, count)) for count in (1, 3, 15))
+    assert one > three > fifteen
+
+
+# Augmented Omniglot for a CPU
+
+
+def gains_by_seed(runs: str) -> list[float]:
+    """What learned variances bring in the two runs whose names begin so."""
+    pair = (load_reported(RESULTS / "aug-omniglot" / f"{runs}-{name}") for name in ("sigma-reptile", "reptile"))
+    learned, plain = (run.result["test"]["all"]["values"] for run in pair)
+    return [ours - theirs for ours, theirs in zip(learned, plain, strict=True)]
+
+
+def test_small_cpu_variances_help_with_every_seed():
+    assert min(gains_by_seed("small-cpu")) > 0
+
+
+def test_small_cpu_variances_help_more_with_one_drawing_than_with_five():
+    one, five = (statistics.mean(gains_by_seed(preset)) for preset in ("small-cpu", "small-cpu-5"))
+    assert one > five > 0
+
+
+def test_small_cpu_takes_less_than_twenty_minutes():
+    assert all(load("aug-omniglot", f"small-cpu-{name}").seconds < 1200 for name in ("sigma-reptile", "reptile"))
+
+
+# Augmented Omniglot with all its data
+
+
+def papers_accuracy(experiment: str) -> dict[str, float]:
+    return {
+        algorithm: reference.paper
+        for reference in load_paper(RESULTS / "paper.toml").references
+        for algorithm in reference.algorithms
+        if (reference.experiment, reference.condition, reference.metric) == (experiment, "all", "accuracy")
+        and reference.paper is not None
+    }
+
+
+LARGE = papers_accuracy("aug-omniglot")
+
+
+def large(algorithm: str) -> Run:
+    return load("aug-omniglot", f"large-{algorithm}")
+
+
+@pytest.mark.parametrize("algorithm", LARGE)
+def test_large_data_accuracy_is_the_papers(algorithm):
+    """Or better."""
+    assert large(algorithm).scores["all"].mean >= LARGE[algorithm]
+
+
+@pytest.mark.parametrize("algorithm", ["reptile", "imaml"])
+def test_large_data_variances_help(algorithm):
+    assert large(f"sigma-{algorithm}").scores["all"].mean >= large(algorithm).scores["all"].mean
+
+
+def test_large_data_goes_beyond_the_paper():
+    """WarpGrad has 83.8 % on these tasks, with 25 alphabets to learn from."""
+    assert large("sigma-reptile").scores["all"].mean > 0.8
+
+
+@pytest.mark.parametrize("algorithm", ["sigma-reptile", "sigma-imaml"])
+def test_large_data_selected_module_is_as_good_as_all(algorithm):
+    """Within a point, and it is the output layer."""
+    scores = large(algorithm).scores
+    assert scores["selected"].mean >= scores["all"].mean - 0.01
+    assert scores["selected"] == scores["output"]
+
+
+# Few-shot Omniglot
+
+OMNIGLOT = papers_accuracy("omniglot")
+
+
+@pytest.mark.parametrize("algorithm", OMNIGLOT)
+def test_omniglot_accuracy_is_the_papers(algorithm):
+    """Or better, or less than half a point below it."""
+    assert load("omniglot", f"tuned-{algorithm}").scores["all"].mean >= OMNIGLOT[algorithm] - 0.005
+
+
+@pytest.mark.parametrize("algorithm", SIGMA)
+def test_omniglot_task_specific_module_is_in_the_last_two_layers(algorithm):
+    variances = load("omniglot", f"tuned-{algorithm}").variances
+    assert max(variances, key=lambda name: variances[name]) in ("conv3", "norm3", "output")
+
+
+@pytest.mark.parametrize("algorithm", SIGMA)
+def test_omniglot_one_module_is_as_good_as_all(algorithm):
+    """That of the largest variance, within a point."""
+    run = load("omniglot", f"tuned-{algorithm}")
+    module = max(run.variances, key=lambda name: run.variances[name])
+    assert run.scores[f"only {module}"].mean >= run.scores["all"].mean - 0.01
+
+
+@pytest.mark.parametrize("algorithm", OMNIGLOT)
+def test_omniglot_keeps_what_adaptation_gained(algorithm):
+    """To 50 steps, where meta-training has 1 to 19."""
+    assert keeps_its_gain(load("omniglot", f"tuned-{algorithm}").curves["all"])
+
+
+# Runs that stand for a preset
+
+PRESET_RUNS = (
+    *(f"aug-omniglot/large-{algorithm}" for algorithm in LARGE),
+    *(f"aug-omniglot-small/slices-{algorithm}" for algorithm in LARGE),
+    *(f"omniglot/tuned-{algorithm}" for algorithm in OMNIGLOT),
+)
+
+
+@pytest.mark.parametrize("name", PRESET_RUNS)
+def test_a_run_has_the_settings_of_its_preset(name):
+    experiment, _, folder = name.partition("/")
+    load(experiment, folder)
+    made = json.loads((RESULTS / name / "config.json").read_text())
+    preset = asdict(find_experiment(experiment).config(made["algorithm"], made["preset"]))
+    assert made["config"] | {"data_dir": None} == json.loads(json.dumps(preset))
