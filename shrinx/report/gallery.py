@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from . import (
+    captions,
     comparison,
     conditions,
     extra_figures,
@@ -40,27 +41,27 @@ def run_drawings(run: LoadedRun) -> tuple[Drawing, ...]:
     result, rows = run.result, run.metrics
     plans: list[_Plan] = [
         *_conditions([run], [run.name]),
-        ("scores", "Held-out tasks", module_figures.scores(result), lambda: sentences.on_scores(result)),
+        ("scores", "Held-out tasks", module_figures.scores(result), lambda: captions.on_scores(result)),
         (
             "variances",
             "Variance of each module",
             module_figures.variances(result),
-            lambda: sentences.on_variances(result),
+            lambda: captions.on_variances(result),
         ),
         *_adaptation(run),
-        ("examples", "Example predictions", held_out_figures.examples(result), sentences.on_examples),
+        ("examples", "Example predictions", held_out_figures.examples(result), captions.on_examples),
     ]
     plans += _speech([run])
     for name, extra in zip(extra_names(result), result.get("figures") or (), strict=True):
         title, caption = clean(extra.get("title") or extra["name"]), clean(extra.get("caption") or "")
         plans.append((name, title, extra_figures.extra(extra), lambda caption=caption: caption))
     plans += [
-        ("training", "Training", training_figures.training_loss(rows), lambda: sentences.on_training(run)),
+        ("training", "Training", training_figures.training_loss(rows), lambda: captions.on_training(run)),
         (
             "training-variances",
             "Variances during training",
             training_figures.training_variances(rows, result),
-            lambda: sentences.on_training_variances(run),
+            lambda: captions.on_training_variances(run),
         ),
     ]
     return _drawings(plans)
@@ -80,17 +81,17 @@ def comparison_drawings(runs: list[LoadedRun]) -> tuple[Drawing, ...]:
                 f"scores{ending}",
                 f"Held-out tasks{title}",
                 comparison.scores(group, order),
-                lambda group=group: sentences.on_compared_scores(group),
+                lambda group=group: captions.on_compared_scores(group),
             ),
             (
                 f"adaptation{ending}",
                 f"Adapting all modules{title}",
                 comparison.adaptation(group, order),
-                lambda better=better: sentences.on_compared_adaptation(better),
+                lambda better=better: captions.on_compared_adaptation(better),
             ),
         ]
     plans.append(
-        ("variances", "Variance of each module", comparison.variances(runs), sentences.on_compared_variances)
+        ("variances", "Variance of each module", comparison.variances(runs), captions.on_compared_variances)
     )  # fmt: skip
     plans += _speech(runs)
     for extra in comparison.overlays(runs):
@@ -106,7 +107,7 @@ def _adaptation(run: LoadedRun) -> list[_Plan]:
         return []
     result = run.result
     return [
-        ("adaptation", "Adapting longer", held_out_figures.adaptation(result), lambda: sentences.on_adaptation(result))
+        ("adaptation", "Adapting longer", held_out_figures.adaptation(result), lambda: captions.on_adaptation(result))
     ]
 
 
