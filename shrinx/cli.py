@@ -285,16 +285,17 @@ def _report(rest: list[str]) -> int:
     parser.add_argument(
         "--out",
         type=Path,
-        default=Path("comparison.html"),
-        help="page for several runs, or a folder for page, figures and tables",
+        help="page for several runs (comparison.html by default), or a folder for page, figures and tables",
     )
     parsed = parser.parse_args(rest)
     from .report.write import write_comparison, write_report
 
-    if len(parsed.folders) == 1:
+    if len(parsed.folders) > 1:
+        print(write_comparison(parsed.folders, parsed.out or Path("comparison.html")))
+    elif parsed.out is None:
         print(write_report(parsed.folders[0]))
     else:
-        print(write_comparison(parsed.folders, parsed.out))
+        raise UserError("The report of one run is written into its folder; --out is for several runs.")
     return 0
 
 

@@ -1,7 +1,9 @@
 """Several runs side by side on one page."""
 
+import json
+
 import pytest
-from report_runs import Page, all_null, free, make_result, make_rows, make_run, read_csv, with_conditions
+from report_runs import Page, accuracy, all_null, free, make_result, make_rows, make_run, read_csv, with_conditions
 
 pytest.importorskip("matplotlib", reason="Reports need matplotlib.")
 
@@ -90,12 +92,48 @@ def test_conditions_of_two_runs_are_compared_seed_by_seed(tmp_path):
         better["test"]["all"]["values"] = [0.31, 0.6, 0.89]
     paths = [make_run(tmp_path / name, result) for name, result in (("learned", learned), ("plain", plain))]
     text = Page(write_comparison(paths, tmp_path / "out").read_text()).text
-    assert "Difference, by seed" in text
+    assert "learned − plain, seed by seed" in text
     assert "T = 5, K = 1 0.2600 ± 0.0050 0.2600 ± 0.0050 0.100 ± 0.025" in text
     learned["conditions"][0]["test"]["all"]["values"] = [0.3]
     fewer = make_run(tmp_path / "fewer", learned)
     text = Page(write_comparison([fewer, paths[1]], tmp_path / "out").read_text()).text
     assert "T = 5, K = 1 0.2600 ± 0.0050 0.2600 ± 0.0050 – T = 10" in text
+
+
+def test_the_best_of_two_is_told_by_seeds_where_intervals_overlap(tmp_path):
+    def page(**settings):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        paths = []
+        for name, values in (("plain", [0.2, 0.5, 0.8]), ("learned", [0.31, 0.6, 0.89])):
+            result = accuracy()
+            result["test"]["all"] = {"mean": sum(values) / 3, "ci95": 0.7, "over": "seeds", "values": values}
+            paths.append(make_run(folder / name, result))
+        config = json.loads((paths[0] / "config.json").read_text())
+        config["config"] |= settings
+        (paths[0] / "config.json").write_text(json.dumps(config))
+        return Page(write_comparison(paths, folder / "out").read_text()).text
+
+    ahead, overlaps = (
+        "Seed by seed, it is ahead of plain by 0.100 ± 0.025.",
+        "Its interval overlaps with that of plain.",
+    )
+    assert ahead in page()
+    assert overlaps not in page()
+    assert ahead not in page(seed=7)
+    assert overlaps in page(num_test_tasks=7)
+
+
+def test_runs_of_different_experiments_are_not_ranked(tmp_path):
+    paths = [
+        make_run(tmp_path / "many", with_conditions(), make_rows(seeds=18)),
+        make_run(tmp_path / "one", accuracy()),
+    ]
+    config = json.loads((paths[1] / "config.json").read_text())
+    (paths[1] / "config.json").write_text(json.dumps(config | {"experiment": "other"}))
+    text = Page(write_comparison(paths, tmp_path / "out").read_text()).text
+    assert "is best" not in text
+    assert "Where no condition of many is named, it is T = 15, K = 1." in text
+    assert "Held-out scores in every condition of many" in text
 
 
 def test_a_comparison_is_refused_where_it_would_destroy_or_say_nothing(tmp_path):
@@ -109,3 +147,5 @@ def test_a_comparison_is_refused_where_it_would_destroy_or_say_nothing(tmp_path)
         write_comparison([run, other], run / "config.json")
     with pytest.raises(UserError, match="does not exist"):
         write_comparison([run, tmp_path / "nowhere"], tmp_path / "out")
+    with pytest.raises(UserError, match="named twice"):
+        write_comparison([run, other, tmp_path / "other" / ".." / "run"], tmp_path / "out")

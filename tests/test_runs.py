@@ -145,6 +145,7 @@ def test_a_run_from_before_an_option_was_there_has_its_default(tmp_path):
         (["run", "sinusoid", "--seeds", "0"], "--seeds must be at least 1, got 0"),
         (["run", "sinusoid", "--out", "never", "--tracker", "foo"], "Unknown tracker 'foo'; known: tensorboard"),
         (["report", "nowhere"], "nowhere"),
+        (["report", "nowhere", "--out", "page.html"], "--out is for several runs"),
     ],
 )
 def test_one_line_errors(monkeypatch, tmp_path, capsys, arguments, message):

@@ -72,7 +72,7 @@ def preset_config(algorithm: str, preset: str) -> Config:
         base = replace(aug_omniglot.preset_config(algorithm, "quick"), **_TOY)
     alphabets, instances = zip(*CONDITIONS[preset], strict=True)
     rates = tuple(INNER_RATES[algorithm][count] for count in instances)
-    # Where the paper has one rate for all K, `--inner-rate` changes it.
+    # Where one rate is for all K, `--inner-rate` changes it.
     varied = {"inner_rate": 0.0, "inner_rates": rates} if len(set(rates)) > 1 else {}
     # The way back through the last steps of all pairs would need more memory than a GPU has.
     at_once = 12 if algorithm == "sigma-reptile" and preset != "quick" else None

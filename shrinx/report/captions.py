@@ -94,8 +94,10 @@ def on_compared_adaptation(direction: str) -> str:
     )
 
 
-def on_compared_variances() -> str:
-    return "How far tasks move each module away from its shared value. On marks that lie together the runs agree."
+def on_compared_variances(runs: list[LoadedRun]) -> str:
+    learned = [run for run in runs if any(known([m.get("variance")]) for m in run.result.get("modules") or ())]
+    text = "How far tasks move each module away from its shared value."
+    return f"{text} On marks that lie together the runs agree." if len(learned) > 1 else text
 
 
 def _change(result: dict[str, Any], label: str) -> str:

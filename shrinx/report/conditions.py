@@ -1,6 +1,5 @@
 """Runs of many conditions: scores against the numbers that tell the conditions apart, for one run or several."""
 
-import statistics
 from collections.abc import Iterable
 from typing import Any
 
@@ -8,11 +7,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
-from ..runs.statistics import half_width
 from .axes import fit_to, metric, short_name, within_bounds
 from .comparison import look
 from .load import LoadedRun
 from .numbers import known, number, with_interval
+from .paired import difference, same_tasks
 from .sentences import condition_name
 from .style import CYCLE, INK, SELECTED, new_figure, plain_axis, style
 
@@ -24,6 +23,8 @@ _AXES = {
 _ADAPTED = {"all": "all modules", "selected": "selected modules", "before": "nothing"}
 _DODGE = 0.01
 """Neighbouring lines are drawn so much of the axis apart: their intervals would hide each other."""
+_WIDE = 6
+"""An axis has room for intervals up to so many times as wide as what the lines need."""
 
 Plan = tuple[str, str, Figure | None, str]
 _Line = tuple[str, tuple[str, str, str], dict[int, dict[str, Any]]]
@@ -38,8 +39,7 @@ def plans(runs: list[LoadedRun], order: list[str]) -> list[Plan]:
 def condition_table(runs: list[LoadedRun]) -> tuple[list[str], list[list[str]]]:
     """Header and rows: of one run, what is adapted; of several, one column each, all modules adapted.
 
-    Seeds have tasks of their own, which all runs share: of two runs the difference is far better known than either
-    score, and has a column too.
+    Of two runs with the same held-out tasks the difference has a column too.
     """
     runs = [run for run in runs if run.result.get("conditions")]
     if len(runs) == 1:
@@ -56,28 +56,16 @@ def condition_table(runs: list[LoadedRun]) -> tuple[list[str], list[list[str]]]:
         ]
     scores = [{condition_name(c): c["test"].get("all") for c in run.result["conditions"]} for run in runs]
     names = list(dict.fromkeys(name for run in scores for name in run))
-    paired = len(runs) == 2 and _first_seed(runs[0]) == _first_seed(runs[1])
-    return ["Condition", *(run.name for run in runs), *(["Difference, by seed"] if paired else [])], [
+    paired = len(runs) == 2 and same_tasks(*runs)
+    compared = [f"{runs[0].name} − {runs[1].name}, seed by seed"] if paired else []
+    return ["Condition", *(run.name for run in runs), *compared], [
         [
             name,
             *(with_interval(run.get(name)) for run in scores),
-            *([with_interval(_difference(*(run.get(name) for run in scores)))] if paired else []),
+            *([with_interval(difference(*(run.get(name) for run in scores)))] if paired else []),
         ]
         for name in names
     ]
-
-
-def _first_seed(run: LoadedRun) -> Any:
-    return (run.config.get("config") or {}).get("seed")
-
-
-def _difference(first: dict[str, Any] | None, second: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Of scores of the same seeds, with the interval of the differences."""
-    ours, theirs = ((score or {}).get("values") or () for score in (first, second))
-    if len(ours) != len(theirs) or len(known([*ours, *theirs])) < 2 * len(ours) or not ours:
-        return None
-    differences = [a - b for a, b in zip(ours, theirs, strict=True)]
-    return {"mean": statistics.mean(differences), "ci95": half_width(differences)}
 
 
 def _slices(runs: list[LoadedRun]) -> Iterable[tuple[str, str, int]]:
@@ -142,11 +130,19 @@ def _figure(lines: list[_Line], x_label: str, y_label: str) -> Figure | None:
     axes.xaxis.set_major_locator(FixedLocator([float(place) for place in places]))
     for which in ("x", "y"):
         plain_axis(axes, which)
-    fit_to(axes, values)
+    fit_to(axes, [*values, *_ends(lines, values)])
     within_bounds(axes, "y", y_label, values)
     axes.set(xlabel=x_label, ylabel=y_label)
     figure.legend(loc="outside lower center", ncols=2)
     return figure
+
+
+def _ends(lines: list[_Line], values: list[float]) -> list[float]:
+    """Of all intervals, unless they would press the lines together: those of two seeds do."""
+    scores = [score for _, _, found in lines for score in found.values()]
+    widths = [(number(score["mean"]), number(score.get("ci95"))) for score in scores]
+    ends = known(end for middle, width in widths for end in (middle - width, middle + width))
+    return ends if ends and max(ends) - min(ends) <= _WIDE * (max(values) - min(values)) else []
 
 
 def _draw(axes: Axes, label: str, looks: tuple[str, str, str], scores: dict[int, dict[str, Any]], shift: float) -> None:

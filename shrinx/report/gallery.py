@@ -90,9 +90,8 @@ def comparison_drawings(runs: list[LoadedRun]) -> tuple[Drawing, ...]:
                 lambda better=better: captions.on_compared_adaptation(better),
             ),
         ]
-    plans.append(
-        ("variances", "Variance of each module", comparison.variances(runs), captions.on_compared_variances)
-    )  # fmt: skip
+    moved = ("variances", "Variance of each module", comparison.variances(runs))
+    plans.append((*moved, lambda: captions.on_compared_variances(runs)))
     plans += _speech(runs)
     for extra in comparison.overlays(runs):
         caption = clean(extra.get("caption") or "")

@@ -72,6 +72,10 @@ def load_run(path: Path) -> LoadedRun:
 
 def load_runs(paths: list[Path]) -> list[LoadedRun]:
     """Read several runs; those whose folders have the same name are numbered."""
+    places = [path.resolve() for path in paths]
+    twice = [path for index, path in enumerate(paths) if places[index] in places[:index]]
+    if twice:
+        raise UserError(f"{twice[0]} is named twice; name every run once.")
     runs = [load_run(path) for path in paths]
     names = [run.name for run in runs]
     return [

@@ -134,5 +134,6 @@ def judged_voices(runs: list[LoadedRun]) -> str:
 
 def condition_scores(runs: list[LoadedRun]) -> str:
     """The scores of runs that have several conditions."""
-    what = "" if len(runs) == 1 else ", all modules adapted"
-    return table(f"Held-out scores in every condition{what}", *condition_table(runs))
+    many = [run for run in runs if run.result.get("conditions")]
+    what = ", all modules adapted" if len(many) > 1 else "".join(f" of {clean(run.name)}" for run in many)
+    return table(f"Held-out scores in every condition{what}", *condition_table(many))

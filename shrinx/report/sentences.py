@@ -5,6 +5,7 @@ from typing import Any
 
 from .load import LoadedRun
 from .numbers import clean, known, number, percent, with_interval, word
+from .paired import difference, same_tasks
 
 
 def headline(run: LoadedRun) -> str:
@@ -45,8 +46,12 @@ def condition_name(condition: dict[str, Any]) -> str:
 
 def reference(runs: list[LoadedRun]) -> str:
     """Which condition a run of many speaks of where it names none."""
-    found = list(dict.fromkeys(condition_name(run.result["reference"]) for run in runs if run.result.get("reference")))
-    return f"Where no condition is named, it is {listed(found)}." if found else ""
+    many = [run for run in runs if run.result.get("reference")]
+    if not many:
+        return ""
+    found = list(dict.fromkeys(condition_name(run.result["reference"]) for run in many))
+    where = "" if len(many) == len(runs) else f" of {listed([run.name for run in many])}"
+    return f"Where no condition{where} is named, it is {listed(found)}."
 
 
 def listed(names: list[str], most: int = 6) -> str:
@@ -140,13 +145,30 @@ def direction(result: dict[str, Any]) -> int:
 
 
 def best_of(runs: list[LoadedRun]) -> str:
-    """The best of runs that were scored alike, and those it cannot be told from."""
+    """The best of runs of one experiment, and those it cannot be told from."""
     scored = {run.name: (run.result.get("test") or {}).get("all") for run in runs}
     scored = {name: score for name, score in scored.items() if score and known([score["mean"]])}
-    if len(scored) < 2:
+    if len(scored) < 2 or len({run.experiment for run in runs}) > 1:
         return ""
     sign = direction(runs[0].result)
     best = min(scored, key=lambda name: sign * number(scored[name]["mean"]))
     text = f"Adapting all modules, {clean(best)} is best, with {with_interval(scored[best])}."
-    level = [name for name in scored if name != best and compare(scored[name], scored[best], sign > 0) == "level"]
+    ahead = _ahead(runs, best)
+    text += "".join(f" Seed by seed, it is ahead of {clean(name)} by {by}." for name, by in ahead.items())
+    others = [name for name in scored if name not in (best, *ahead)]
+    level = [name for name in others if compare(scored[name], scored[best], sign > 0) == "level"]
     return text + (f" Its interval overlaps with that of {listed(level)}." if level else "")
+
+
+def _ahead(runs: list[LoadedRun], best: str) -> dict[str, str]:
+    """The runs that had the same held-out tasks as the best, and by how much it is ahead: more than the interval."""
+    (first,) = (run for run in runs if run.name == best)
+    sign = direction(first.result)
+    found = {}
+    for run in runs:
+        if run is first or not same_tasks(run, first):
+            continue
+        gap = difference(*((one.result.get("test") or {}).get("all") for one in (first, run)))
+        if gap and gap["ci95"] is not None and -sign * gap["mean"] > gap["ci95"]:
+            found[run.name] = with_interval({"mean": abs(gap["mean"]), "ci95": gap["ci95"]})
+    return found

@@ -1,0 +1,32 @@
+"""Runs whose seeds had the same held-out tasks: their difference is better known than either score."""
+
+import statistics
+from typing import Any
+
+from ..runs.statistics import half_width
+from .load import LoadedRun
+from .numbers import known
+
+
+def same_tasks(first: LoadedRun, second: LoadedRun) -> bool:
+    """Whether both runs had the same held-out tasks, seed by seed: these are drawn from the seed, whoever learns."""
+    return _drawn_by(first) == _drawn_by(second)
+
+
+def difference(first: dict[str, Any] | None, second: dict[str, Any] | None) -> dict[str, Any] | None:
+    """First minus second, of scores of the same seeds, with the interval of the differences.
+
+    >>> score = difference({"values": [0.5, 0.75]}, {"values": [0.25, 0.5]})
+    >>> score["mean"], score["ci95"]
+    (0.25, 0.0)
+    """
+    ours, theirs = ((score or {}).get("values") or () for score in (first, second))
+    if not ours or len(ours) != len(theirs) or len(known([*ours, *theirs])) < 2 * len(ours):
+        return None
+    differences = [a - b for a, b in zip(ours, theirs, strict=True)]
+    return {"mean": statistics.mean(differences), "ci95": half_width(differences)}
+
+
+def _drawn_by(run: LoadedRun) -> tuple[Any, ...]:
+    config = run.config.get("config") or {}
+    return (run.experiment, run.seeds, *(config.get(field) for field in ("seed", "num_test_tasks", "rotate")))
