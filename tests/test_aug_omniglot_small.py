@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from itertools import product
 
@@ -59,7 +59,7 @@ def request(settings):
 @pytest.fixture(scope="module")
 def settings(data):
     """Two conditions with rates of their own, and one pair of condition and seed at a time."""
-    rates = {"inner_rates": (0.03, 0.4), "mean_rates": (1.4e-4, 1e-3), "pairs_at_once": 1}
+    rates = {"inner_rate": 0.0, "inner_rates": (0.03, 0.4), "mean_rates": (1.4e-4, 1e-3), "pairs_at_once": 1}
     return config("quick", data_dir=data, **TOY, **TWO, **rates)
 
 
@@ -93,7 +93,7 @@ def test_every_condition_has_the_settings_of_the_single_one(algorithm, preset):
 
 def test_tasks_are_those_of_the_single_condition(data):
     """The same alphabets in the same order, the same drawings of them, the same augmented queries."""
-    few = {"alphabets": (5, 10, 20), "instances": (1, 3, 15), "inner_rates": (0.1, 0.1, 0.1), "num_alphabets": 5}
+    few = {"alphabets": (5, 10, 20), "instances": (1, 3, 15), "num_alphabets": 5}
     seed, small = 1, config(data_dir=data, **{**TOY, "tasks_per_update": 12, **few})
     shared, conditions = aug_omniglot_small.setup(small), conditions_of(small)
     lanes = lanes_of(shared, conditions, [seed])
@@ -101,7 +101,7 @@ def test_tasks_are_those_of_the_single_condition(data):
     draw_all = eqx.filter_jit(lambda source, splits: jax.vmap(lambda split: draw(source, key, split))(splits))
     together = {name: draw_all(getattr(shared, name), lanes.splits) for name in ("train_tasks", "test_tasks")}
     for index, condition in enumerate(conditions):
-        single = aug_omniglot.setup(replace(small, inner_rate=0.1, **condition.about))
+        single = aug_omniglot.setup(replace(small, **condition.about))
         for name, tasks in together.items():
             expected = eqx.filter_jit(draw)(getattr(single, name), key, single.split(seed))
             images, labels = (np.asarray(leaf[index]) for leaf in tasks.support)
@@ -135,9 +135,11 @@ def test_result(finished):
     assert "curves" not in result
 
 
-def test_a_condition_learns_what_it_learns_alone(finished, tmp_path, data, settings):
+def test_a_condition_learns_what_it_learns_alone(finished, tmp_path, settings):
     """Where there is room for no more drawings than it has, all draws are the same."""
-    alone = replace(aug_omniglot.preset_config("sigma-reptile", "small-15"), data_dir=data, **TOY, num_alphabets=5)
+    values = {field.name: getattr(settings, field.name) for field in fields(aug_omniglot.Config)}
+    first = {"num_alphabets": 5, "num_instances": 15, "inner_rate": 0.03, "mean_rate": 1.4e-4}
+    alone = aug_omniglot.Config(**{**values, **first})
     setup = replace(aug_omniglot.setup(alone), chunk=1)
     lanes = Lanes(jax.vmap(jax.random.key)(jnp.asarray(SEEDS)), setup.splits(SEEDS))
     priors, _ = train(setup, lanes, RunFolder.open(tmp_path / "run", request(settings), resume=False))
@@ -196,13 +198,13 @@ def test_reptile_runs_and_curves_are_drawn(tmp_path, data, capsys):
     [
         ({"alphabets": (5, 10)}, "as many of the one as of the other; got 2 and 8"),
         ({"alphabets": (), "instances": ()}, "got 0 and 0"),
-        ({"alphabets": (15, 15), "instances": (1, 1), "inner_rates": (0.1, 0.2)}, "may come once only"),
+        ({"alphabets": (15, 15), "instances": (1, 1)}, "may come once only"),
         ({"num_alphabets": 10, "num_instances": 3}, "T = 10 and K = 3, which is no condition"),
         ({"instances": (1, 1, 1, 1, 3, 5, 10, 16)}, "--instances 1 to 15"),
         ({"batch_size": 21}, "--batch-size 21 is more than the 20 images of a task with --instances 1"),
         ({"mean_rates": (0.1, 0.2)}, "--mean-rates has 2 numbers for 8 conditions; give one for each"),
-        ({"inner_rate": 0.1}, "for the first add --inner-rates without numbers"),
-        ({"inner_rates": ()}, "for the second --inner-rate 0"),
+        ({"inner_rates": (0.1,) * 8}, "for the first add --inner-rates without numbers"),
+        ({"inner_rate": 0.0}, "for the second --inner-rate 0"),
         ({"pairs_at_once": 0}, "--pairs-at-once must be at least 1, got 0"),
     ],
 )  # fmt: skip
