@@ -18,6 +18,7 @@ from tools.summary.runs import Run
 known_misses = expect_misses(
     {
         "test_omniglot_one_module_is_as_good_as_all[sigma-maml]": "0.969 with the output layer, 0.988 with all modules",
+        "test_omniglot_accuracy_is_the_papers[sigma-imaml]": "0.463; by seeds 0.987, 0.201, 0.201",
         "test_omniglot_accuracy_is_the_papers[reptile]": "0.960, after 60,000 updates of the paper's 100,000",
         "test_omniglot_accuracy_is_the_papers[sigma-reptile]": "0.958, after 24,000 updates of the paper's 100,000",
     }
