@@ -7,10 +7,23 @@ from ..runs.statistics import half_width
 from .load import LoadedRun
 from .numbers import known
 
+# The settings of all experiments that shape held-out tasks, besides the data.
+_TASKS = (
+    "seed",
+    "num_test_tasks",
+    *("num_support", "num_query", "num_test_query", "true_mean", "true_variance"),
+    *("ways", "shots", "queries", "num_alphabets", "num_instances", "rotate"),
+    *("held_out_support", "num_validation_speakers", "test_strings", "test_frames"),
+)
+
 
 def same_tasks(first: LoadedRun, second: LoadedRun) -> bool:
     """Whether both runs had the same held-out tasks, seed by seed: these are drawn from the seed, whoever learns."""
-    return _drawn_by(first) == _drawn_by(second)
+    ours, theirs = (
+        (run.experiment, run.seeds, *((run.config.get("config") or {}).get(field) for field in _TASKS))
+        for run in (first, second)
+    )
+    return ours == theirs
 
 
 def difference(first: dict[str, Any] | None, second: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -25,8 +38,3 @@ def difference(first: dict[str, Any] | None, second: dict[str, Any] | None) -> d
         return None
     differences = [a - b for a, b in zip(ours, theirs, strict=True)]
     return {"mean": statistics.mean(differences), "ci95": half_width(differences)}
-
-
-def _drawn_by(run: LoadedRun) -> tuple[Any, ...]:
-    config = run.config.get("config") or {}
-    return (run.experiment, run.seeds, *(config.get(field) for field in ("seed", "num_test_tasks", "rotate")))
