@@ -81,8 +81,8 @@ def root(tmp_path):
 
 
 def rows(root: Path) -> dict:
-    listed = json.loads((root / "results" / "summary.json").read_text())
-    return {(row["condition"], row["metric"]): row for row in listed}
+    summary = json.loads((root / "results" / "summary.json").read_text())
+    return {(row["condition"], row["metric"]): summary["runs"][row["run"]] | row for row in summary["numbers"]}
 
 
 def test_rows(root, capsys):

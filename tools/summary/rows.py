@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from .errors import SummaryError
 from .paper import Paper, Reference
@@ -15,16 +16,16 @@ from .runs import Run, Score, ratio
 class Row:
     """One measured number, and what is needed to measure it again."""
 
-    experiment: str
-    algorithm: str
+    run: str
     condition: str
     metric: str
     mean: float | None
     ci95: float | None
-    seeds: int
     paper: float | None
     goal: str | None
-    run: str
+    experiment: str
+    algorithm: str
+    seeds: int
     command: str
     commit: str | None
     device: str
@@ -43,10 +44,21 @@ def collect(runs: Iterable[Run], paper: Paper) -> list[Row]:
     return rows
 
 
+_OF_RUN = ("experiment", "algorithm", "seeds", "command", "commit", "device", "date")
+
+
 def as_json(rows: Iterable[Row]) -> str:
-    """A JSON list with one line per row, so that a change of one number is a change of one line."""
-    lines = (json.dumps(asdict(row), ensure_ascii=False, allow_nan=False) for row in rows)
-    return "[\n" + ",\n".join(lines) + "\n]\n"
+    """What is true of a whole run, once for each, then the numbers, a line each: where one changes, a line does."""
+    described = [asdict(row) for row in rows]
+    runs = {row["run"]: {field: row[field] for field in _OF_RUN} for row in described}
+    numbers = [{field: value for field, value in row.items() if field not in _OF_RUN} for row in described]
+    about = ",\n".join(f"{_compact(name)}: {_compact(fields)}" for name, fields in runs.items())
+    listed = ",\n".join(map(_compact, numbers))
+    return f'{{"runs": {{\n{about}\n}},\n"numbers": [\n{listed}\n]}}\n'
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def measured(run: Run, paper: Paper) -> Iterator[tuple[str, str, Score]]:
