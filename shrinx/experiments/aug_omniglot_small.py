@@ -20,7 +20,7 @@ from ..runs.search import with_values
 from ..runs.trackers import Tracker
 from ..runs.tune import Range
 from . import aug_omniglot
-from .aug_omniglot import ALGORITHMS, CLASSES, INNER_RATES, INSTANCES
+from .aug_omniglot import ALGORITHMS, CLASSES, INSTANCES
 
 __all__ = ["ALGORITHMS", "PRESETS", "Config", "learned", "preset_config", "run", "search_space", "setup"]
 
@@ -61,6 +61,9 @@ class Config(aug_omniglot.Config):
 
 _TOY = {"num_updates": 10, "tasks_per_update": 2, "num_filters": 8, "inner_steps": 20, "adapt_steps": 20}
 
+# The way back through the last steps of all pairs would need more memory than a GPU has.
+_AT_ONCE = {"sigma-reptile": 12, "imaml": 12, "sigma-imaml": 6}
+
 # Field -> the field that has its values for all conditions.
 _VARIED = {"inner_rate": "inner_rates", "mean_rate": "mean_rates", "variance_rate": "variance_rates"}
 
@@ -71,13 +74,9 @@ def preset_config(algorithm: str, preset: str) -> Config:
     if preset == "quick":
         base = replace(aug_omniglot.preset_config(algorithm, "quick"), **_TOY)
     alphabets, instances = zip(*CONDITIONS[preset], strict=True)
-    rates = tuple(INNER_RATES[algorithm][count] for count in instances)
-    # Where one rate is for all K, `--inner-rate` changes it.
-    varied = {"inner_rate": 0.0, "inner_rates": rates} if len(set(rates)) > 1 else {}
-    # The way back through the last steps of all pairs would need more memory than a GPU has.
-    at_once = 12 if algorithm == "sigma-reptile" and preset != "quick" else None
+    at_once = None if preset == "quick" else _AT_ONCE.get(algorithm)
     values = {field.name: getattr(base, field.name) for field in fields(base)}
-    return Config(**{**values, "alphabets": alphabets, "instances": instances, **varied, "pairs_at_once": at_once})
+    return Config(**{**values, "alphabets": alphabets, "instances": instances, "pairs_at_once": at_once})
 
 
 def search_space(config: Config) -> dict[str, Range]:
