@@ -61,7 +61,7 @@ class Config(aug_omniglot.Config):
 
 _TOY = {"num_updates": 10, "tasks_per_update": 2, "num_filters": 8, "inner_steps": 20, "adapt_steps": 20}
 
-# The way back through the last steps of all pairs would need more memory than a GPU has.
+# Second derivatives of all pairs would need more memory than a GPU has.
 _AT_ONCE = {"sigma-reptile": 12, "imaml": 12, "sigma-imaml": 6}
 
 # Field -> the field that has its values for all conditions.

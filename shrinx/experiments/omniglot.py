@@ -30,7 +30,7 @@ PRESETS = ("quick", "tuned", "paper")
 
 
 def preset_config(algorithm: str, preset: str) -> Config:
-    """`paper` is the paper's table, `tuned` what was chosen on validation characters; the docs say why they differ."""
+    """`paper` is the paper's table, `tuned` what was chosen by trials; the docs say why they differ."""
     reptile = {"mean_optimiser": "sgd", "solver": "adam", "batch_size": 10, "train_shots": 10}
     settings: dict[str, dict[str, Any]] = {
         "maml": {"mean_rate": 4.8e-3, "inner_rate": 0.968, "inner_steps": 1},
@@ -97,7 +97,7 @@ _TUNED: dict[str, dict[str, Any]] = {
     # With Adam, whose steps are as long where nothing is left to learn, the best trial has 72 %.
     "reptile": {"num_updates": 60_000, "mean_rate": 0.5, "weight_decay": 1e-3, "solver": "gd", "inner_rate": 0.1},
     "sigma-maml": {"num_updates": 16_000, "mean_rate": 2.4e-3, "variance_rate": 2e-2, "inner_rate": 0.1},
-    # One seed of three loses all it has learned within some hundred updates; what it had before is handed on.
+    # One seed of three loses all it has learned within a hundred updates; what it had before is handed on.
     "sigma-imaml": {
         "num_updates": 12_000,
         "mean_rate": 3e-3,
