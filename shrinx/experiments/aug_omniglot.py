@@ -79,7 +79,7 @@ def preset_config(algorithm: str, preset: str) -> Config:
     if preset == "quick":
         return reduced
     # So few updates need larger rates, and larger rates weight decay.
-    faster = {"mean_rate": 2e-3, "variance_rate": 2e-2, "weight_decay": 1.0, "last_steps": 5}
+    faster = {"mean_rate": 2e-3, "variance_rate": 2e-2, "weight_decay": 1.0}
     # Curves of every module to ten times the horizon would take twice as long as the training.
     return replace(reduced, num_updates=60, curve_steps=200, **(faster if algorithm.startswith("sigma") else {}))
 
