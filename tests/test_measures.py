@@ -63,12 +63,41 @@ def test_errors_are_one_sentence(tmp_path, capsys):
 
 
 def test_numbers_that_are_none_are_shown_and_kept(tmp_path, capsys, monkeypatch):
-    silence = {"digit-accuracy": lambda spoken, digits: {"all": [np.array([np.nan]), np.array([1.0])]}}
+    silence = {"digit-accuracy": lambda each, digits: {"all": [np.array([np.nan]), np.array([1.0])]}}
     monkeypatch.setattr("shrinx.measures.judge.MEASURES", silence)
     run = write_run(tmp_path / "run", all=(7, 3))
     assert main([str(run), "--only", "digit-accuracy"]) == 0
     assert capsys.readouterr().out.split() == ["digit-accuracy", "all", "none", "±", "none"]
     assert json.loads((run / "measures.json").read_text())["digit-accuracy"]["all"]["values"] == [None, 1.0]
+
+
+def test_what_was_measured_before_stays(tmp_path, capsys, monkeypatch):
+    def interrupted(each, digits):
+        raise KeyboardInterrupt
+
+    levels = {"loudness": lambda each, digits: each(lambda strings, said: np.array([wave.std() for wave in strings]))}
+    monkeypatch.setattr("shrinx.measures.judge.MEASURES", levels | {"never": interrupted})
+    monkeypatch.setattr("shrinx.measures.__main__.MEASURES", levels | {"never": interrupted})
+    run = write_run(tmp_path / "run", all=(7, 3))
+    (run / "measures.json").write_text('{"similarity": {"all": {"mean": 0.5}}}')
+    assert main([str(run)]) == 130
+    assert "finished measures are in" in capsys.readouterr().err
+    kept = json.loads((run / "measures.json").read_text())
+    assert set(kept) == {"similarity", "loudness"}
+    assert kept["similarity"] == {"all": {"mean": 0.5}}
+    assert kept["loudness"]["all"] == kept["loudness"]["real"]
+
+    (run / "measures.json").write_text("half a fi")
+    assert main([str(run), "--only", "loudness"]) == 0
+    assert set(json.loads((run / "measures.json").read_text())) == {"loudness"}
+
+
+def test_every_speaker_of_every_method_is_reported(tmp_path, monkeypatch):
+    monkeypatch.setattr("shrinx.measures.judge.MEASURES", {"one": lambda each, digits: each(lambda *_: np.ones(1))})
+    reports = []
+    run = write_run(tmp_path / "run", all=(7, 3))
+    dict(judge(run, ["one", "one"], lambda done, total: reports.append((done, total))))
+    assert sorted(set(reports)) == [(done, 8) for done in range(9)]
 
 
 def test_a_missing_package_is_named(tmp_path, capsys, monkeypatch):
@@ -98,5 +127,5 @@ def test_with_distillmos():
 def test_with_pocketsphinx(tmp_path):
     pytest.importorskip("pocketsphinx")
     assert all(0 <= digit <= 9 for digit in heard_digits([noise(1)], 2)[0])
-    scores = judge(write_run(tmp_path / "run", all=(7, 3)), ["digit-accuracy"])["digit-accuracy"]
+    scores = dict(judge(write_run(tmp_path / "run", all=(7, 3)), ["digit-accuracy"]))["digit-accuracy"]
     assert scores["real"]["values"] == scores["all"]["values"]

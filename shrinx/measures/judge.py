@@ -1,6 +1,6 @@
 """Judge the voices of a finished speech run by all measures, beside real speech."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Int, UInt8
 
 from ..data.audio import decode
+from ..data.progress import Report, silent
 from ..data.speech import HOP, NO_DIGIT
 from ..runs.errors import UserError
 from ..runs.statistics import finite, half_width
@@ -19,22 +20,41 @@ FILE = "measures.json"
 Waves = list[np.ndarray]
 ByMethod = dict[str, list[Waves]]
 """Strings of every speaker, for every method; `real` is what speakers said themselves."""
+Said = list[tuple[int, ...]]
+"""The digits of one speaker's strings."""
+One = Callable[[Waves, Said], np.ndarray]
+"""Scores, or something to score, of one speaker's strings."""
+Each = Callable[[One], dict[str, list[np.ndarray]]]
+"""The same of every speaker, for every method."""
 
 
-def judge(run: Path, measures: Sequence[str]) -> dict[str, Any]:
-    """Means over strings for every speaker, and over speakers with an interval, for each method and measure.
+def judge(run: Path, measures: Sequence[str], report: Report = silent) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Measure by measure, means over strings for every speaker, and over speakers with an interval, for each method.
 
-    **Arguments:** `run`, the folder of a speech run; `measures`, any of `MEASURES`.
+    **Arguments:** `run`, the folder of a speech run; `measures`, any of `MEASURES`; `report` is told of every speaker
+    of every method that is judged.
     """
     spoken, digits = read_voices(run)
-    result: dict[str, Any] = {}
+    total, done = len(measures) * sum(map(len, spoken.values())), 0
+
+    def each(one: One) -> dict[str, list[np.ndarray]]:
+        nonlocal done
+        scores: dict[str, list[np.ndarray]] = {}
+        for method, voices in spoken.items():
+            scores[method] = []
+            for strings, said in zip(voices, digits, strict=True):
+                report(done, total)
+                scores[method].append(one(strings, said))
+                done += 1
+        report(done, total)
+        return scores
+
     for measure in measures:
-        by_method = MEASURES[measure](spoken, digits)
-        result[measure] = {method: _summary(by_speaker) for method, by_speaker in by_method.items()}
-    return result
+        by_method = MEASURES[measure](each, digits)
+        yield measure, {method: _summary(by_speaker) for method, by_speaker in by_method.items()}
 
 
-def read_voices(run: Path) -> tuple[ByMethod, list[list[tuple[int, ...]]]]:
+def read_voices(run: Path) -> tuple[ByMethod, list[Said]]:
     """Waves of each method's strings, speaker by speaker in the order of the real ones, and the digits they say."""
     folder = run / "voices"
     if not (folder / "reference.npz").exists():
@@ -54,8 +74,8 @@ def read_speakers(run: Path) -> tuple[int, ...]:
     return tuple(_load(run / "voices" / "reference.npz")["speakers"].tolist())
 
 
-def _similarities(spoken: ByMethod, digits: Any) -> dict[str, list[np.ndarray]]:
-    vectors = {method: [d_vectors(strings) for strings in voices] for method, voices in spoken.items()}
+def _similarities(each: Each, digits: list[Said]) -> dict[str, list[np.ndarray]]:
+    vectors = each(lambda strings, said: d_vectors(strings))
     real = vectors.pop("real")
     same, other = bounds(real)
     strings = len(real[0])
@@ -70,23 +90,17 @@ def _similarities(spoken: ByMethod, digits: Any) -> dict[str, list[np.ndarray]]:
     }
 
 
-def _naturalness(spoken: ByMethod, digits: Any) -> dict[str, list[np.ndarray]]:
-    return {method: [predicted_mos(strings) for strings in voices] for method, voices in spoken.items()}
+def _naturalness(each: Each, digits: list[Said]) -> dict[str, list[np.ndarray]]:
+    return each(lambda strings, said: predicted_mos(strings))
 
 
-def _accuracies(spoken: ByMethod, digits: Any) -> dict[str, list[np.ndarray]]:
+def _accuracies(each: Each, digits: list[Said]) -> dict[str, list[np.ndarray]]:
     if any(digit == NO_DIGIT for strings in digits for string in strings for digit in string):
         raise UserError("Not all that is said are single digits: leave this measure out with --only.")
-    return {
-        method: [
-            np.array([digit_accuracy(heard_digits(strings, len(said[0])), said)])
-            for strings, said in zip(voices, digits, strict=True)
-        ]
-        for method, voices in spoken.items()
-    }
+    return each(lambda strings, said: np.array([digit_accuracy(heard_digits(strings, len(said[0])), said)]))
 
 
-MEASURES: dict[str, Callable[[ByMethod, Any], dict[str, list[np.ndarray]]]] = {
+MEASURES: dict[str, Callable[[Each, list[Said]], dict[str, list[np.ndarray]]]] = {
     "similarity": _similarities,
     "predicted-mos": _naturalness,
     "digit-accuracy": _accuracies,
