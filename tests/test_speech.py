@@ -77,7 +77,7 @@ def heard_pitch(levels):
 
 def test_after_adaptation_a_new_voice_has_its_own_pitch(tmp_path, data):
     run(tmp_path / "pretrained", data, "pretrain", num_updates=150, chunk=150, adapt_steps=0)
-    meta = {"num_updates": 1, "chunk": 1, "inner_steps": 4, "mean_rate": 1e-4, "inner_rate": 1e-2}
+    meta = {"num_updates": 1, "warmup": 0, "chunk": 1, "inner_steps": 4, "mean_rate": 1e-4, "inner_rate": 1e-2}
     started = {**meta, "pretrained": str(tmp_path / "pretrained"), "adapt_steps": 60}
     result = run(tmp_path / "run", data, "sigma-reptile", **started)
 
@@ -282,6 +282,20 @@ def test_speakers_that_come_back_go_on():
     counts = state.progress.solver.num_steps
     assert int(counts.sum()) == 12 * 2 * 4
     assert (counts > 4).all()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "changes", "expected"),
+    [
+        ("reptile", {}, 100),
+        ("sigma-reptile", {"num_updates": 80, "tasks_per_update": 12, "returning": 12}, 8000),
+        ("sigma-reptile", {"num_updates": 80, "tasks_per_update": 6, "returning": 12}, 4000),
+        ("sigma-reptile", {"num_updates": 0}, None),
+        ("pretrain", {}, None),
+    ],
+)
+def test_how_far_meta_training_looks_ahead(algorithm, changes, expected):
+    assert replace(find_experiment("speech").config(algorithm, "paper"), **changes).horizon() == expected
 
 
 @pytest.mark.parametrize(("scaled", "expected"), [(False, 5.0), (True, 2.5)])

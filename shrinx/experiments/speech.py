@@ -112,6 +112,13 @@ class Config(LearnerConfig):
     data_dir: str | None = None
     """Where audiomnist16k.npz is, or a file that `data prepare-speech` wrote; the folder SHRINX_DATA by default."""
 
+    def horizon(self) -> int | None:
+        """Steps of the longest adaptations that a run's prior is learned from, if it is learned from any."""
+        if self.algorithm in MIXED or not self.num_updates:
+            return None
+        visits = self.num_updates * self.tasks_per_update / self.returning if self.returning else 1
+        return round(visits * self.inner_steps)
+
     def variance_factor(self, num_utterances: int) -> float:
         """What variances are multiplied by for a speaker of so many."""
         return num_utterances / self.num_support if self.scale_variances else 1.0
@@ -130,17 +137,23 @@ def preset_config(algorithm: str, preset: str) -> Config:
         "early_stop": False,
         "adapted": ("all", "selected"),
     }
-    # It goes on from Reptile's mean, which took many short adaptations; variances take a few that overfit.
+    # It goes on from Reptile's mean, which took many short adaptations. Variances take few but long ones: overfitting
+    # is what they are learned from, and it comes after hundreds of steps.
     shrinking: dict[str, Any] = {
-        "num_updates": 24,
+        "num_updates": 80,
         "chunk": 4,
-        "inner_rate": 5e-4,
-        "inner_steps": 400,
-        "num_support": 40,
-        "mean_rate": 5e-5,
-        "variance": 200.0,
-        "variance_rate": 0.2,
+        "tasks_per_update": 12,
+        "returning": 12,
+        "warmup": 8,
+        "inner_rate": 2e-4,
+        "average": 200,
         "average_training": True,
+        "num_support": 40,
+        "scale_variances": True,
+        "query_strings": 8,
+        "mean_rate": 2e-5,
+        "variance": 100.0,
+        "variance_rate": 0.15,
         "cg_steps": 0,
     }
     settings: dict[str, dict[str, Any]] = {
@@ -169,6 +182,8 @@ def preset_config(algorithm: str, preset: str) -> Config:
         config,
         num_updates=min(config.num_updates, 200 if algorithm in MIXED else 5),
         chunk=config.chunk if algorithm in MIXED else 5,
+        warmup=min(config.warmup, 1),
+        returning=min(config.returning, 4),
         inner_rate=1e-3,
         inner_steps=10,
         adapt_steps=50,

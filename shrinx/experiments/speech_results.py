@@ -70,7 +70,7 @@ class Evaluation:
             },
             "curves": {
                 "steps": list(steps),
-                "horizon": config.inner_steps,
+                "horizon": config.horizon(),
                 "series": {name: _series(curve) for name, curve in tests.items()},
             },
             "speech": {
