@@ -100,6 +100,23 @@ def test_conditions_of_two_runs_are_compared_seed_by_seed(tmp_path):
     assert "T = 5, K = 1 0.2600 ± 0.0050 0.2600 ± 0.0050 – T = 10" in text
 
 
+def test_any_two_of_several_runs_are_compared_seed_by_seed(tmp_path):
+    paths = []
+    for name, values in (("first", [0.31, 0.6, 0.89]), ("second", [0.2, 0.5, 0.8]), ("third", [0.2, 0.5])):
+        result = accuracy()
+        result["test"]["all"] = {"mean": 0.5, "ci95": 0.7, "over": "seeds", "values": values}
+        paths.append(make_run(tmp_path / name, result))
+    other = make_run(tmp_path / "other", accuracy(), config={"num_test_tasks": 7})
+    text = Page(write_comparison([*paths, other], tmp_path / "out").read_text()).text
+    assert "first − second 0 ± 0 0.100 ± 0.025 0 ± 0 " in text
+    # Other numbers of seeds leave a gap, other held-out tasks are not compared.
+    assert "first − third 0 ± 0 – 0 ± 0 " in text
+    assert "first − other" not in text
+    assert (
+        "Differences, seed by seed" not in Page(write_comparison([paths[0], other], tmp_path / "out").read_text()).text
+    )
+
+
 def test_the_best_of_two_is_told_by_seeds_where_intervals_overlap(tmp_path):
     def page(**settings):
         folder = tmp_path / str(len(list(tmp_path.iterdir())))

@@ -1,6 +1,7 @@
 """The page of several runs: the same numbers, settings and goals, a column or a row for each run."""
 
 from collections.abc import Iterable
+from itertools import combinations
 from typing import Any
 
 from . import markup, sentences
@@ -8,6 +9,7 @@ from .gallery import Drawing
 from .goals import by_seed, goals
 from .load import LoadedRun
 from .numbers import clean, duration, percent, short, with_interval
+from .paired import difference, same_tasks
 from .players import columns_of, listen
 
 
@@ -27,6 +29,7 @@ def comparison_page(runs: list[LoadedRun], drawings: Iterable[Drawing], tables: 
                 markup.judged_voices(runs),
                 markup.condition_scores(runs),
                 _compared_scores(runs),
+                _differences(runs),
                 _compared_variances(runs),
                 markup.downloads(tables),
             ),
@@ -72,6 +75,18 @@ def _compared_scores(runs: list[LoadedRun]) -> str:
     return markup.table(
         f"Held-out {metrics[0]}; {sentences.better(runs[0].result)}" if same else "Held-out scores", header, rows
     )
+
+
+def _differences(runs: list[LoadedRun]) -> str:
+    """Of any two runs that had the same held-out tasks: their difference is better known than either score."""
+    rows = []
+    for first, second in combinations(runs, 2):
+        if same_tasks(first, second):
+            ours, theirs = (run.result.get("test") or {} for run in (first, second))
+            scores = [difference(ours.get(kind), theirs.get(kind)) for kind in ("before", "all", "selected")]
+            if any(scores):
+                rows.append([f"{first.name} − {second.name}", *map(with_interval, scores)])
+    return markup.table("Differences, seed by seed", ["Runs", "Before", "All", "Selected"], rows) if rows else ""
 
 
 def _compared_variances(runs: list[LoadedRun]) -> str:
