@@ -19,10 +19,10 @@ known_misses = expect_misses(
 )
 
 SPEECH = {
-    "sigma-reptile": "--pretrained results/speech/paper-reptile",
-    "reptile": "--pretrained results/speech/paper-pretrain",
+    "sigma-reptile": "--pretrained runs/reptile",
+    "reptile": "--pretrained runs/pretrained",
     "sea-all": "",
-    "sea-emb": "--pretrained results/speech/paper-sea-all",
+    "sea-emb": "--pretrained runs/sea-all",
 }
 
 
@@ -33,9 +33,7 @@ def test_speech_goal(name):
     seeds = by_seed(map(load_reported, folders)).values()
     missing = [algorithm for algorithm in SPEECH if not any(algorithm in methods for methods in seeds)]
     if missing:
-        options = (
-            f"--preset paper --algorithm {missing[0]} {SPEECH[missing[0]]} --out results/speech/paper-{missing[0]}"
-        )
+        options = f"--preset paper --algorithm {missing[0]} {SPEECH[missing[0]]} --out runs/{missing[0]}"
         pytest.skip(f"not run yet: shrinx run speech {options}")
     found = [GOALS[name](methods) for methods in seeds]
     assert not [goal.measured for goal in found if goal.met is False]
