@@ -149,6 +149,8 @@ class Learner(eqx.Module):
     def __check_init__(self):
         if not isinstance(self.solver, AbstractSolver):
             raise TypeError(f"`solver` must be an inner solver such as `ProximalGD(0.1)`, got {self.solver!r}.")
+        if self.optimiser is None:
+            raise TypeError("`optimiser` moves the mean; to hold that of a pretrained network, `optax.set_to_zero()`.")
         for name in ("optimiser", "variance_optimiser", "rate_optimiser"):
             optimiser = getattr(self, name)
             if optimiser is not None and not isinstance(optimiser, optax.GradientTransformation):

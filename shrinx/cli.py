@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from . import __version__
 from .cli_bank import run_adapt, run_bank, run_say
 from .cli_completion import completion
 from .cli_data import run_data
@@ -58,6 +59,7 @@ def _command(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="shrinx", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--version", action="version", version=f"shrinx {__version__}")
     parser.add_argument("command", choices=commands, help="what to do; `shrinx COMMAND --help` says more")
     parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     parsed = parser.parse_args(arguments)
@@ -269,8 +271,10 @@ def _print_summary(result: dict[str, Any], path: Path) -> None:
         return f"{part['mean']:.4g}" + (f" ± {part['ci95']:.2g}" if part["ci95"] is not None else "")
 
     chosen = [module["name"] for module in result["modules"] if module["selected"]]
-    print(f"{result['metric']['name']} on held-out tasks: {score(test['all'])} with all modules adapted,")
-    print(f"{score(test['selected'])} with {', '.join(chosen) or 'none'} ({result['fraction']:.1%} of the parameters).")
+    adapted = "with all modules adapted" if result["curves"]["steps"][-1] else "without adaptation"
+    print(f"{result['metric']['name']} on held-out tasks: {score(test['all'])} {adapted}{',' if chosen else '.'}")
+    if chosen:
+        print(f"{score(test['selected'])} with {', '.join(chosen)} ({result['fraction']:.1%} of the parameters).")
     print(f"Report: {path / 'report.html'}")
 
 

@@ -59,7 +59,9 @@ def test_digits_wrong_missing_and_additional_count(heard, accuracy):
 
 def test_errors_are_one_sentence(tmp_path, capsys):
     assert main([str(tmp_path)]) == 2
-    assert "There are no voices in" in capsys.readouterr().err
+    assert f"There is no {tmp_path / 'voices'}; name the folder of a speech run" in capsys.readouterr().err
+    assert main([str(tmp_path / "nowhere")]) == 2
+    assert f"There is no {tmp_path / 'nowhere'}; name the folder of a speech run" in capsys.readouterr().err
 
 
 def test_numbers_that_are_none_are_shown_and_kept(tmp_path, capsys, monkeypatch):

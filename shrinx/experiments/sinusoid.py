@@ -15,7 +15,7 @@ from rich.console import Console
 from .._adapt import adapt
 from .._modules import by_leaf
 from .._prior import Prior
-from .._select import TopK
+from .._select import LargestGap, TopK
 from ..models import mlp
 from ..runs.folder import RunFolder
 from ..runs.meta import Setup, meta_learn
@@ -122,7 +122,8 @@ def setup(config: Config) -> Setup:
         keep_best=config.keep_best,
         adapt_steps=config.adapt_steps,
         metric_name="mean squared error",
-        rule=TopK(2),
+        # Without learned variances all modules are alike, and none is chosen over another.
+        rule=TopK(2) if config.algorithm in SIGMA else LargestGap(),
         subsets={"layer 0": ("w0", "b0")},
         extras=lambda outcome: {"examples": _examples(config, outcome.first, outcome.selected)},
     )
@@ -133,7 +134,7 @@ def run(config: Config, folder: RunFolder, console: Console | None, trackers: tu
 
 
 def _examples(config: Config, prior: Prior, selected: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Predictions on three held-out tasks: nothing adapted, everything, the selected modules, the rest."""
+    """Predictions on three held-out tasks: nothing, everything, the selected modules or the rest, if any, adapted."""
     solver = make_solver(config)
     grid = jnp.linspace(-5, 5, 81)[:, None]
     rest = tuple(name for name in prior.modules.names if name not in selected)
@@ -142,7 +143,7 @@ def _examples(config: Config, prior: Prior, selected: tuple[str, ...]) -> list[d
         x = jax.random.uniform(jax.random.key(seed), (config.num_support, 1), minval=-5.0, maxval=5.0)
         y = sinusoid.sinusoid(x, jnp.asarray(amplitude), jnp.asarray(phase))
         predictions = {"before": mlp.apply(prior.mean, grid)[:, 0].tolist()}
-        for label, members in {"all": None, "selected": selected, "the others": rest}.items():
+        for label, members in {"all": None, "selected": selected, **({"the others": rest} if rest else {})}.items():
             adapted = adapt(mlp.squared_error, prior, (x, y), solver, num_steps=config.adapt_steps, trainable=members)
             predictions[label] = mlp.apply(adapted.params, grid)[:, 0].tolist()
         truth = sinusoid.sinusoid(grid, jnp.asarray(amplitude), jnp.asarray(phase))

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from rich.console import Console
 
@@ -225,6 +226,8 @@ def run(config: Config, folder: RunFolder, console: Console | None, trackers: tu
         raise UserError(f"{config.algorithm} does not train by itself: name a trained run's folder with --pretrained.")
     if config.returning and config.algorithm in MIXED:
         raise UserError(f"--returning is for tasks, and {config.algorithm} mixes all speakers: leave it out.")
+    if config.pretrained is None and config.algorithm not in MIXED and console is not None:
+        console.print("Note: the network begins with random weights; --pretrained RUN begins with trained ones.")
     digits = load_speech(config.data_dir)
     recordings = recordings_of(digits)
     _check_enough(config, recordings.starts.shape[-1])
@@ -246,7 +249,9 @@ def run(config: Config, folder: RunFolder, console: Console | None, trackers: tu
         trackers=trackers,
     )
     network, prior = for_a_new_speaker(network, trainer.prior(state))
-    evaluation = Evaluation(config, network, prior, recordings, split, folder.path, test_key, console)
+    evaluation = Evaluation(
+        config, network, prior, recordings, split, np.asarray(digits.speakers), folder.path, test_key, console
+    )
     return {**evaluation.result(), "seconds": round(seconds, 1)}
 
 

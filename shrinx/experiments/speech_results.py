@@ -40,6 +40,8 @@ class Evaluation:
     prior: Prior
     recordings: Recordings
     split: SpeakerSplit
+    numbers: np.ndarray
+    """What the data call each speaker; inside, speakers are positions among them."""
     folder: Path
     key: jax.Array
     console: Console | None = None
@@ -75,7 +77,7 @@ class Evaluation:
             },
             "speech": {
                 "stops": stops,
-                "test_speakers": self.split.test.tolist(),
+                "test_speakers": self.numbers[self.split.test].tolist(),
                 "scores": {name: [finite(float(value)) for value in score] for name, score in scores.items()},
                 "receptive_milliseconds": receptive_milliseconds(self.network),
             },
@@ -99,11 +101,13 @@ class Evaluation:
         return np.concatenate(found)
 
     def _curve(self, plan: "_Plan", group: str, members: np.ndarray, steps: tuple[int, ...], stop: int) -> Arrays:
-        self._say(f"Adapting {plan.label} modules to {plan.num_support} utterances of speakers {members.tolist()} …")
+        speakers = self.numbers[members]
+        what = f"Adapting {plan.label} modules to {plan.num_support} utterances of" if steps[-1] else "Scoring"
+        self._say(f"{what} speakers {', '.join(map(str, speakers))} …")
         params, curve = self._adapt(plan, members, steps, stop)
         if group.startswith("test"):
             self._keep(plan.file("spoken", group), partial(self._spoken, params, members, stop))
-        return {"speakers": members, "steps": np.asarray(steps), "curve": np.asarray(curve)}
+        return {"speakers": speakers, "steps": np.asarray(steps), "curve": np.asarray(curve)}
 
     def _adapt(self, plan: "_Plan", members: np.ndarray, steps: tuple[int, ...], stop: int) -> tuple[Params, jax.Array]:
         config, speakers = self.config, jnp.asarray(members)
@@ -140,7 +144,7 @@ class Evaluation:
     def _reference(self) -> Arrays:
         script = self._script(self.split.test)
         return {
-            "speakers": self.split.test,
+            "speakers": self.numbers[self.split.test],
             "samples": script.samples,
             "lengths": script.lengths,
             "digits": script.digits,
@@ -149,7 +153,7 @@ class Evaluation:
     def _spoken(self, voices: Params, members: np.ndarray, step: int) -> Arrays:
         script = self._script(members)
         return {
-            "speakers": members,
+            "speakers": self.numbers[members],
             "samples": speak_script(self.network, voices, script, jax.random.fold_in(self.key, 0)),
             "lengths": script.lengths,
             "digits": script.digits,

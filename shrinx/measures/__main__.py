@@ -33,7 +33,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"shrinx: {error}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
-        print(f"shrinx: {error.name} is missing: pip install 'shrinx[speech-metrics]'.", file=sys.stderr)
+        left = "; or leave that measure out with --only" if len(parsed.only) > 1 else ""
+        print(f"shrinx: {error.name} is missing: pip install 'shrinx[speech-metrics]'{left}.", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"shrinx: interrupted; finished measures are in {file}.", file=sys.stderr)

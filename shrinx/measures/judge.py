@@ -58,7 +58,8 @@ def read_voices(run: Path) -> tuple[ByMethod, list[Said]]:
     """Waves of each method's strings, speaker by speaker in the order of the real ones, and the digits they say."""
     folder = run / "voices"
     if not (folder / "reference.npz").exists():
-        raise UserError(f"There are no voices in {folder}; name the folder of a speech run.")
+        missing = folder if run.is_dir() else run
+        raise UserError(f"There is no {missing}; name the folder of a speech run, which has its voices in it.")
     real = _load(folder / "reference.npz")
     order = real["speakers"].tolist()
     found: dict[str, dict[int, Waves]] = {"real": _by_speaker(real)}

@@ -21,8 +21,9 @@ def on_variances(result: dict[str, Any]) -> str:
     names = [m["name"] for m in modules if m.get("selected")]
     text += f" Selected: {listed(names, 3)}."
     if max(others) > 0 and min(chosen) > max(others):
-        ratio = short(min(chosen) / max(others), 2)
-        text += f" Each of them varies at least {ratio} times as much as any other module."
+        ratio = min(chosen) / max(others)
+        far = f"Each of them varies at least {short(ratio, 2)} times as much as any other module."
+        text += f" {far if ratio >= 2 else 'They hardly stand out: others vary nearly as much.'}"
     return text
 
 

@@ -10,6 +10,9 @@ from .paired import difference, same_tasks
 
 def headline(run: LoadedRun) -> str:
     """The run's finding: which share is task-specific, and what adapting only that costs."""
+    everything = (run.result.get("test") or {}).get("all")
+    if everything and math.isnan(number(everything.get("mean"))):
+        return "Adaptation to held-out tasks failed: scores with all modules adapted are not finite."
     return " ".join(filter(None, (_specific(run.result), _gain(run.result), _verdict(run.result))))
 
 
@@ -34,6 +37,14 @@ def spread(run: LoadedRun) -> str:
             "± is half the 95 % interval of the mean over held-out tasks; there is one seed, so it leaves out training."
         )
     return "There are no intervals."
+
+
+def spread_of(runs: list[LoadedRun]) -> str:
+    """What ± means in several runs, which may differ in it."""
+    found = {run.name: spread(run) for run in runs}
+    if len(set(found.values())) == 1:
+        return next(iter(found.values()))
+    return " ".join(f"{clean(name)}: {text}" for name, text in found.items())
 
 
 def condition_name(condition: dict[str, Any]) -> str:

@@ -19,7 +19,7 @@ def comparison_page(runs: list[LoadedRun], drawings: Iterable[Drawing], tables: 
         title=", ".join(dict.fromkeys(run.experiment for run in runs)),
         kicker=f"{len(runs)} runs compared",
         lead=sentences.comparison_headline(runs),
-        notes=("± is half the 95 % interval of the mean.", sentences.reference(runs)),
+        notes=(sentences.spread_of(runs), sentences.reference(runs)),
         sections=(
             markup.section("Listen", listen(columns_of(runs))),
             markup.section("Goals", _goals(runs)),
@@ -57,7 +57,8 @@ def _compared_scores(runs: list[LoadedRun]) -> str:
     rows = []
     for run, metric in zip(runs, metrics, strict=True):
         test = run.result.get("test") or {}
-        scores = (with_interval(test.get(kind)) for kind in ("before", "all", "selected"))
+        kinds = ("before", "all", "selected" if run.result.get("fraction") != 0 else None)
+        scores = (with_interval(test.get(kind)) for kind in kinds)
         effort = (run.seeds, duration(run.result.get("seconds")))
         name = [run.name, run.algorithm or "–", *([] if same else [metric])]
         rows.append([*name, *scores, percent(run.result.get("fraction")), *effort])
