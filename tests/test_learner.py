@@ -304,3 +304,15 @@ def test_update_inside_a_users_own_scan():
         one_by_one, _ = learner.update(loss_fn, one_by_one, tasks)
     assert infos.query_loss.shape == (3,)
     assert_trees_close(state.prior, one_by_one.prior)
+
+
+def test_a_held_mean():
+    """Of a pretrained network, say: the variances alone are learned."""
+    learner = sx.sigma_reptile(
+        sx.ProximalGD(0.1), num_steps=1, optimiser=optax.set_to_zero(), variance_optimiser=relaxed(optax.adam(0.1))
+    )
+    prior = sx.Prior.create(jnp.zeros(2), variance=1.0)
+    tasks = sx.Task(support=jnp.ones((3, 2)), query=jnp.ones((3, 2)))
+    state, _ = learner.update(lambda theta, x: 0.5 * jnp.sum((theta - x) ** 2), learner.init(prior), tasks)
+    assert (state.prior.mean == prior.mean).all()
+    assert (state.prior.log_variance > prior.log_variance).all()

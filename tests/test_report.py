@@ -207,3 +207,19 @@ def test_the_helpers_make_what_runs_write():
         result, rows, _ = case()
         assert json.dumps([result, rows], allow_nan=False)
         assert all(math.isfinite(row["step"]) for row in rows)
+
+
+def test_a_run_whose_held_out_tasks_failed_says_so_first(tmp_path):
+    result = make_result()
+    result["test"]["all"] |= {"mean": None, "ci95": None}
+    text = Page(write_report(make_run(tmp_path / "run", result)).read_text()).text
+    assert "Adaptation to held-out tasks failed: scores with all modules adapted are not finite." in text
+    assert "task-specific." not in text.split("Adaptation to held-out tasks failed")[0]
+
+
+@pytest.mark.parametrize(("other", "said"), [(0.9, "They hardly stand out"), (0.1, "varies at least 10 times as much")])
+def test_how_far_selected_modules_stand_out(tmp_path, other, said):
+    result = make_result()
+    for module in result["modules"]:
+        module["variance"] = 1.0 if module["selected"] else other
+    assert said in Page(write_report(make_run(tmp_path / "run", result)).read_text()).text

@@ -117,6 +117,18 @@ def test_any_two_of_several_runs_are_compared_seed_by_seed(tmp_path):
     )
 
 
+def test_intervals_of_different_kinds_are_told_apart(tmp_path):
+    several, single = make_result(), make_result(seeds=1)
+    single["test"]["all"]["over"] = single["test"]["selected"]["over"] = "tasks"
+    paths = [
+        make_run(tmp_path / "several", several),
+        make_run(tmp_path / "single", single, make_rows(seeds=1), seeds=1),
+    ]
+    text = Page(write_comparison(paths, tmp_path / "out").read_text()).text
+    assert "several: ± is half the 95 % interval of the mean over three seeds." in text
+    assert "single: ± is half the 95 % interval of the mean over held-out tasks" in text
+
+
 def test_the_best_of_two_is_told_by_seeds_where_intervals_overlap(tmp_path):
     def page(**settings):
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
