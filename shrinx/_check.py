@@ -47,7 +47,16 @@ def check_scalar_loss(loss_fn: Any, params: AnyTree, batch: AnyTree, what: str =
     """Trace `loss_fn` once, abstractly: it must give one floating number."""
     if not callable(loss_fn):
         raise TypeError(f"`{what}` must be a function of parameters and a batch, got {type(loss_fn).__name__}.")
-    result = jax.eval_shape(loss_fn, params, batch)
+    try:
+        result = jax.eval_shape(loss_fn, params, batch)
+    except Exception as error:
+        # The mistake is the caller's and its traceback theirs; what their function was given is what they do not see.
+        shapes = ", ".join(f"{path or 'array'} {list(jnp.shape(leaf))}" for path, leaf in _named_leaves(batch))
+        error.add_note(
+            f"`{what}` was called with one task's batch: {shapes}. Is that what it expects? Where several tasks are "
+            "given at once, all their arrays need a leading task axis, which is gone here."
+        )
+        raise
     shape, dtype = getattr(result, "shape", None), getattr(result, "dtype", None)
     if shape != () or dtype is None or not jnp.issubdtype(dtype, jnp.floating):
         got = "a " + type(result).__name__ if shape is None else f"shape {shape} and dtype {dtype}"

@@ -72,6 +72,7 @@ class Prior(eqx.Module):
             raise TypeError(f"`modules` must be a partition such as `by_layer(params)`, got {type(modules).__name__}.")
         modules.check(params)
         mean = jax.tree.map(jnp.asarray, params)
+        _check_numbers(modules, mean)
         dtype = accumulation_dtype(mean)
         if isinstance(variance, Tracer):
             log_variance = jnp.broadcast_to(jnp.log(variance), (len(modules),))
@@ -270,6 +271,16 @@ def _shrinkage_forward_jvp(primals: tuple[Array, Array], tangents: tuple[Array, 
     # It is a sigmoid of log σ² - log step, whose derivative neither overflows nor is NaN for any σ².
     factor, step = _shrinkage_forward(*primals), primals[1]
     return factor, factor * (1 - factor) * (tangents[0] - tangents[1] / step)
+
+
+def _check_numbers(modules: Modules, mean: Params) -> None:
+    """No NaN: every task would fail by it. Infinities are let through, some networks keep masks of them."""
+    leaves = jax.tree.leaves(mean)
+    if any(isinstance(leaf, Tracer) for leaf in leaves):
+        return
+    wrong = [path for path, leaf in zip(modules.paths, leaves, strict=True) if bool(jnp.any(jnp.isnan(leaf)))]
+    if wrong:
+        raise ValueError(f"`params` are not a number (NaN) in {wrong}: did their training diverge?")
 
 
 def _checked_variance(variance: Any, modules: Modules) -> np.ndarray:

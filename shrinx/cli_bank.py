@@ -77,6 +77,7 @@ def run_adapt(rest: list[str]) -> int:
     parser.add_argument("--tolerance", type=float, default=1e-4, help="stop when a hundred steps change this little")
     parser.add_argument("--learning-rate", type=float, metavar="RATE", help="the solver's; the run's by default")
     parser.add_argument("--scale", type=float, default=1.0, help="of the loss, for a bank that keeps posteriors")
+    parser.add_argument("--replace", action="store_true", help="adapt anew to a task that the bank has already")
     parsed = parser.parse_args(rest)
     with _named_mistakes(), named_files():
         _adapt(parsed)
@@ -103,6 +104,9 @@ def _adapt(parsed: argparse.Namespace) -> None:
     from .voices.model import is_of_voices
 
     bank = Bank.open(parsed.base)
+    known = [name for name in bank.names() if name in parsed.task]
+    if known and not parsed.replace:
+        raise UserError(f"{parsed.base} has a task {known[0]!r} already; name another, or add --replace.")
     if is_of_voices(bank):
         enrol_voices(bank, parsed)
         return

@@ -107,7 +107,8 @@ def make_run(path, result=None, rows=None, *, seeds=3, config=None, command="shr
     )
     rows = make_rows(seeds=seeds) if rows is None else rows
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (path / "result.json").write_text(json.dumps(make_result(seeds=seeds) if result is None else result))
+    result = make_result(seeds=seeds) if result is None else result
+    (path / "result.json").write_text(json.dumps(result | {"experiment": about["experiment"]}))
     return path
 
 

@@ -167,3 +167,17 @@ def test_errors_come_before_compilation():
     learner = make_learners()["sigma_imaml"]
     with jax.log_compiles(), pytest.raises(ValueError, match="is empty"):
         learner.gradient(loss_fn, PRIOR, sx.Task(jnp.ones((2, 0, 3)), jnp.ones((2, 4, 3))))
+
+
+def test_a_loss_that_fails_says_what_it_was_given():
+    """The error is the caller's own; the note has what they cannot see: one task's share of the arrays."""
+    learner = sx.maml(GD, num_steps=1, optimiser=optax.sgd(0.1))
+
+    def product(params, batch):
+        return jnp.sum(batch["x"] @ params["a"])
+
+    tasks = sx.Task({"x": jnp.ones((7, 4))}, {"x": jnp.ones((7, 4))})
+    with pytest.raises(TypeError, match="dot_general") as error:
+        learner.update(product, learner.init(PRIOR), tasks)
+    assert "`loss_fn` was called with one task's batch: x [4]." in error.value.__notes__[0]
+    assert "leading task axis" in error.value.__notes__[0]

@@ -54,6 +54,12 @@ def test_from_a_run_to_a_checkpoint(folder, capsys):
     assert "alice: loss" in capsys.readouterr().out
     assert main(["adapt", "--base", "voices", "--task", "a", "b", "c", "--data", "three.npz", "--max-steps", "1"]) == 0
     assert capsys.readouterr().out.count("not converged (raise --max-steps) after 1 steps") == 3
+    again = ["adapt", "--base", "voices", "--task", "d", "alice", "--data", "three.npz"]
+    assert main(again) == 2
+    assert "voices has a task 'alice' already; name another, or add --replace." in capsys.readouterr().err
+    again = ["adapt", "--base", "voices", "--task", "alice", "--data", "alice.npz", "--max-steps", "1", "--replace"]
+    assert main(again) == 0
+    assert "alice: loss" in capsys.readouterr().out
     assert main(["bank", "rename", "voices", "a", "../\x1b[31mred"]) == 0
     assert main(["bank", "delete", "voices", "b"]) == 0
     assert main(["bank", "pack", "voices"]) == 0

@@ -158,6 +158,12 @@ def test_bad_scales(factor, message):
         sx.Prior.create(jnp.zeros(3)).scale(factor)
 
 
+def test_parameters_that_are_no_numbers():
+    with pytest.raises(ValueError, match=r"not a number \(NaN\) in \['b'\]"):
+        sx.Prior.create({"a": jnp.ones(2), "b": jnp.array([0.0, jnp.nan])})
+    assert sx.Prior.create({"mask": jnp.array([0.0, -jnp.inf])}).mean["mask"].shape == (2,)
+
+
 def test_mismatched_trees():
     modules = sx.by_layer({"a": jnp.ones(2)})
     with pytest.raises(ValueError, match="does not match the modules"):

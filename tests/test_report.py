@@ -132,20 +132,26 @@ BROKEN = {
     "unfinished": (lambda run: (run / "result.json").unlink(), "not finished"),
     "cut": (lambda run: (run / "result.json").write_text('{"modules": ['), "cannot be read"),
     "not text": (lambda run: (run / "result.json").write_bytes(b"\xff\xfe\x00"), "cannot be read"),
+    "empty": (lambda run: (run / "result.json").write_text("{}"), "experiment is missing"),
     "a list": (lambda run: (run / "result.json").write_text("[]"), "no JSON object"),
     "another config": (lambda run: (run / "config.json").write_text('{"name": "web-page"}'), "format is missing"),
     "another format": (lambda run: (run / "config.json").write_text('{"format": 99, "experiment": "x"}'), "format 99"),
     "wrong type": (
-        lambda run: (run / "result.json").write_text('{"modules": [{"name": 3}]}'),
+        lambda run: (run / "result.json").write_text('{"experiment": "x", "modules": [{"name": 3}]}'),
         r"modules\[0\].name is 3",
     ),
-    "wrong list": (lambda run: (run / "result.json").write_text('{"modules": {}}'), "modules is no list"),
+    "wrong list": (
+        lambda run: (run / "result.json").write_text('{"experiment": "x", "modules": {}}'),
+        "modules is no list",
+    ),
     "truth as number": (
-        lambda run: (run / "result.json").write_text('{"test": {"all": {"mean": true}}}'),
+        lambda run: (run / "result.json").write_text('{"experiment": "x", "test": {"all": {"mean": true}}}'),
         "test.all.mean is True",
     ),
     "uneven": (
-        lambda run: (run / "result.json").write_text('{"curves": {"steps": [0, 1], "series": {"all": {"mean": [1]}}}}'),
+        lambda run: (run / "result.json").write_text(
+            '{"experiment": "x", "curves": {"steps": [0, 1], "series": {"all": {"mean": [1]}}}}'
+        ),
         "has 1 values, not 2",
     ),
     "broken metrics": (lambda run: (run / "metrics.jsonl").write_text('{"loss": 1}\n'), "step is missing"),

@@ -151,7 +151,8 @@ def read_index(folder: Path) -> Index:
     try:
         text = path.read_bytes()
     except FileNotFoundError:
-        raise BankError(f"There is no bank in {folder} ({INDEX} is missing); make one with `Bank.create`.") from None
+        make = "`shrinx bank create` or `Bank.create`"
+        raise BankError(f"There is no bank in {folder} ({INDEX} is missing); make one with {make}.") from None
     except NotADirectoryError:
         raise BankError(f"{folder} is a file; a bank is a folder.") from None
     try:

@@ -103,7 +103,8 @@ def _naturalness(methods: Methods) -> Goal:
 
 def _digits(methods: Methods) -> Goal:
     found = _judged(methods, OURS, "digit-accuracy")
-    met = None if math.isnan(found.mean) else found.mean >= 0.9
+    # A mean of shares such as 18 of 20 may fall short of what it stands for by a rounding error.
+    met = None if math.isnan(found.mean) else found.mean > 0.9 - 1e-9
     return Goal("σ-Reptile: at least 90 % of the spoken digits are understood", found.text, met)
 
 

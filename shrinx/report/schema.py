@@ -52,7 +52,7 @@ EXTRA = Record(
     },
 )
 RESULT = Record(
-    {},
+    {"experiment": str},
     {
         "seconds": NUMBER,
         "fraction": NUMBER,
