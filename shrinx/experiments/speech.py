@@ -138,23 +138,21 @@ def preset_config(algorithm: str, preset: str) -> Config:
         "early_stop": False,
         "adapted": ("all", "selected"),
     }
-    # It goes on from Reptile's mean, which took many short adaptations. Variances take few but long ones: overfitting
-    # is what they are learned from, and it comes after hundreds of steps.
+    # It holds Reptile's mean, which took many short adaptations to all speakers. Variances take few but long ones, to
+    # some: overfitting is what they are learned from, and it comes after hundreds of steps.
     shrinking: dict[str, Any] = {
-        "num_updates": 80,
+        "num_updates": 120,
         "chunk": 4,
         "tasks_per_update": 12,
         "returning": 12,
-        "warmup": 8,
-        "inner_rate": 2e-4,
-        "average": 200,
+        "warmup": 20,
         "average_training": True,
         "num_support": 40,
         "scale_variances": True,
         "query_strings": 8,
-        "mean_rate": 2e-5,
+        "mean_rate": 0.0,
         "variance": 100.0,
-        "variance_rate": 0.15,
+        "variance_rate": 0.1,
         "cg_steps": 0,
     }
     settings: dict[str, dict[str, Any]] = {
@@ -185,6 +183,8 @@ def preset_config(algorithm: str, preset: str) -> Config:
         chunk=config.chunk if algorithm in MIXED else 5,
         warmup=min(config.warmup, 1),
         returning=min(config.returning, 4),
+        # From a mean that is hardly trained, nothing is gained by holding it.
+        mean_rate=config.mean_rate or 2e-5,
         inner_rate=1e-3,
         inner_steps=10,
         adapt_steps=50,
@@ -224,6 +224,8 @@ def run(config: Config, folder: RunFolder, console: Console | None, trackers: tu
         raise UserError("speech runs in one process: leave out --coordinator.")
     if config.pretrained is None and config.num_updates == 0:
         raise UserError(f"{config.algorithm} does not train by itself: name a trained run's folder with --pretrained.")
+    if config.pretrained is None and config.mean_rate == 0:
+        raise UserError("--mean-rate 0 holds a mean of random weights: name a trained run's folder with --pretrained.")
     if config.returning and config.algorithm in MIXED:
         raise UserError(f"--returning is for tasks, and {config.algorithm} mixes all speakers: leave it out.")
     if config.pretrained is None and config.algorithm not in MIXED and console is not None:
