@@ -112,31 +112,33 @@ class Problem(eqx.Module):
         if last is None or last >= self.num_steps:
             return self.watch(prior, _nothing, segment=segment)[0]
         still, before = stop_gradient(prior), self.num_steps - last
-        carry, early = _scan(self._step(still, _nothing), self._start(still), before, None)
+        carry, early = _scan(self._step(still, _nothing), self.start(still), before, None)
         carry, late = _scan(self._step(prior, _nothing), stop_gradient(carry), last, segment, before)
         return self._adapted(prior, carry, jax.tree.map(lambda a, b: jnp.concatenate([a, b]), early[0], late[0]))
 
     def watch(self, prior: Prior, observe: Any, *, segment: int | None = None) -> tuple[Adapted, Any]:
         """`run`, and `observe(index, params)` after every step, stacked; the index of the first step is 0."""
-        carry, (info, seen) = _scan(self._step(prior, observe), self._start(prior), self.num_steps, segment)
+        carry, (info, seen) = _scan(self._step(prior, observe), self.start(prior), self.num_steps, segment)
         return self._adapted(prior, carry, info), seen
 
-    def visit(self, prior: Prior, steps: Int[Array, " visits"], see: Any, state: Any) -> tuple[Any, Any]:
-        """Adapt without a reverse pass: `state, seen = see(state, step, params)` after each of the rising `steps`.
+    def start(self, prior: Prior) -> Any:
+        """Before the first step, for `advance`."""
+        part, _ = self._restricted(prior)
+        if self.progress is None:
+            displacement, state, _ = no_progress(part, self.solver)
+        else:
+            displacement, state = self.progress.displacement, self.solver.resume(self.progress.solver, part)
+        return displacement, state, jnp.full((), -1, jnp.int32)
 
-        **Returns:** the last state, and what was seen, stacked.
-        """
+    def advance(self, prior: Prior, adapting: Any, first: Int[Array, ""], last: Int[Array, ""]) -> Any:
+        """From after `first` to after `last` steps, without a reverse pass; neither is known to the compiler."""
+        step = self._step(prior, _nothing)
+        return jax.lax.fori_loop(first, last, lambda index, adapting: step(adapting, index)[0], adapting)
+
+    def reached(self, prior: Prior, adapting: Any) -> Params:
+        """The adapted parameters so far."""
         part, restriction = self._restricted(prior)
-        advance = self._step(prior, _nothing)
-
-        def leg(carry: Any, step: Array) -> tuple[Any, Any]:
-            adapting, taken, state = carry
-            adapting = jax.lax.fori_loop(taken, step, lambda index, adapting: advance(adapting, index)[0], adapting)
-            state, seen = see(state, step, _complete(part.at(self._solution(adapting)), restriction, prior))
-            return (adapting, step, state), seen
-
-        (_, _, state), seen = jax.lax.scan(leg, (self._start(prior), jnp.zeros_like(steps[0]), state), steps)
-        return state, seen
+        return _complete(part.at(self._solution(adapting)), restriction, prior)
 
     def _restricted(self, prior: Prior) -> tuple[Prior, Restriction | None]:
         part, restriction = (prior, None) if self.trainable is None else prior.restrict(self.trainable)
@@ -145,14 +147,6 @@ class Problem(eqx.Module):
                 log_variance = jnp.full(len(part.modules), self.fixed_log_variance, part.log_variance.dtype)
             part = Prior(mean=part.mean, log_variance=log_variance, modules=part.modules, rates=part.rates)
         return part, restriction
-
-    def _start(self, prior: Prior) -> Any:
-        part, _ = self._restricted(prior)
-        if self.progress is None:
-            displacement, state, _ = no_progress(part, self.solver)
-        else:
-            displacement, state = self.progress.displacement, self.solver.resume(self.progress.solver, part)
-        return displacement, state, jnp.full((), -1, jnp.int32)
 
     def _step(self, prior: Prior, observe: Any) -> Any:
         part, restriction = self._restricted(prior)

@@ -8,7 +8,8 @@ from bank_models import sinusoid_prior
 from lines import exact_posterior, line_loss, line_prior, line_tasks, names_of
 
 import shrinx as sx
-from shrinx.bank import BankError, converging
+from shrinx import _pace
+from shrinx.bank import BankError
 from shrinx.bank.converging import Descent, advance, start
 from shrinx.models import mlp
 
@@ -67,8 +68,8 @@ def test_pieces_are_seen_and_change_nothing(tmp_path, monkeypatch):
     tasks = line_tasks(jax.random.key(0), 3)
     seen, found = {}, {}
     for name, shortest in (("single", 0.0), ("doubled", np.inf)):
-        monkeypatch.setattr(converging, "SHORTEST", shortest)
-        monkeypatch.setattr(converging, "LONGEST", np.inf)
+        monkeypatch.setattr(_pace, "SHORTEST", shortest)
+        monkeypatch.setattr(_pace, "LONGEST", np.inf)
         bank, said = sx.Bank.create(tmp_path / name, line_prior(), "weights"), []
         options = {"max_steps": 20, "chunk_size": 2, "about": {"task001": {"note": np.ones(1)}}}
         solver = sx.ProximalGD(1e-4)

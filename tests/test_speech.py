@@ -1,5 +1,6 @@
 """Few-shot speech at toy size: voices are tones, and an adapted network hits the pitch of a speaker it never heard."""
 
+import signal
 from dataclasses import replace
 from functools import partial
 
@@ -12,9 +13,11 @@ import pytest
 from speech_files import pitch_of, speech_arrays, speech_folder
 
 import shrinx as sx
+from shrinx import _pace
 from shrinx.data.audio import decode
 from shrinx.data.speech import RATE, SpeakerSplit, spoken_digits
-from shrinx.experiments import find_experiment, speech_results
+from shrinx.experiments import find_experiment, speech_adapting, speech_results
+from shrinx.experiments.speech_adapting import Adaptation, adapt_voices
 from shrinx.experiments.speech_modules import (
     by_depth,
     receptive_milliseconds,
@@ -23,7 +26,7 @@ from shrinx.experiments.speech_modules import (
     variance_figure,
 )
 from shrinx.experiments.speech_training import task_trainer
-from shrinx.experiments.speech_voices import adapt_voices, best_step, grid
+from shrinx.experiments.speech_voices import best_step, grid
 from shrinx.models.wavenet import WaveNet
 from shrinx.report.schema import RESULT, mismatch, uneven
 from shrinx.runs import checkpoint
@@ -110,9 +113,9 @@ def test_after_adaptation_a_new_voice_has_its_own_pitch(tmp_path, data):
 def test_sea_adapts_the_embedding_alone(tmp_path, data, monkeypatch):
     moved = set()
 
-    def watched(network, prior, tasks, solver, keys, **options):
-        params, curve = adapt_voices(network, prior, tasks, solver, keys, **options)
-        after, before = (jax.tree_util.tree_leaves_with_path(tree) for tree in (params, prior.mean))
+    def watched(adaptation, **options):
+        params, curve = adapt_voices(adaptation, **options)
+        after, before = (jax.tree_util.tree_leaves_with_path(tree) for tree in (params, adaptation.prior.mean))
         for (path, ours), (_, theirs) in zip(after, before, strict=True):
             if not np.array_equal(ours, np.broadcast_to(theirs, ours.shape)):
                 moved.add(jax.tree_util.keystr(path, simple=True, separator="/"))
@@ -206,10 +209,8 @@ def test_voices_are_those_of_the_step_at_which_they_stop():
     keys, solver = jax.random.split(jax.random.key(0), 2), sx.ProximalAdam(1e-2)
     prior = sx.Prior.create(NETWORK.init(jax.random.key(1)), variance=1e3)
     sample = eqx.Partial(draw_strings, **frames)
-    loss_fn, options = NETWORK.negative_log_likelihood, {"steps": (0, 2, 5), "sample": sample}
-    early, late = (
-        adapt_voices(NETWORK, prior, tasks, solver, keys, stop=jnp.asarray(stop), **options) for stop in (2, 5)
-    )
+    loss_fn, adaptation = NETWORK.negative_log_likelihood, Adaptation(NETWORK, prior, tasks, solver, keys, sample)
+    early, late = (adapt_voices(adaptation, steps=(0, 2, 5), stop=stop) for stop in (2, 5))
     np.testing.assert_array_equal(early[1], late[1])
 
     @jax.jit
@@ -223,6 +224,64 @@ def test_voices_are_those_of_the_step_at_which_they_stop():
     for ours, expected, later in zip(*map(jax.tree.leaves, (early[0], params, late[0])), strict=True):
         np.testing.assert_allclose(ours, expected, atol=1e-5)
         assert not np.allclose(later, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("moment", [1, 2, 3, 6])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_adaptation_in_pieces_is_adaptation_in_one(tmp_path, monkeypatch, moment, after):
+    recordings = recordings_of(spoken_digits(speech_arrays(num_speakers=2)))
+    frames = {"num_strings": 1, "num_frames": 5}
+    tasks = held_out_speakers(recordings, jnp.arange(2), num_support=4, num_query=2, **frames)
+    prior = sx.Prior.create(NETWORK.init(jax.random.key(1)), variance=1e3)
+    solver, sample = sx.Averaged(sx.ProximalAdam(1e-2), 2), eqx.Partial(draw_strings, **frames)
+    adaptation = Adaptation(NETWORK, prior, tasks, solver, jax.random.split(jax.random.key(0), 2), sample)
+    wanted = {"steps": (0, 1, 4, 9), "stop": 4}
+    whole = adapt_voices(adaptation, **wanted)
+
+    monkeypatch.setattr(_pace, "LONGEST", -1.0)  # No piece is ever made longer than one step.
+    monkeypatch.setattr(_pace, "SHORTEST", -1.0)
+    calls, piece = [], speech_adapting.advance
+
+    def interrupted(*arguments):
+        calls.append(arguments)
+        if len(calls) == moment and not after:
+            raise KeyboardInterrupt
+        voices = piece(*arguments)
+        if len(calls) == moment:
+            raise KeyboardInterrupt
+        return voices
+
+    monkeypatch.setattr(speech_adapting, "advance", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        adapt_voices(adaptation, **wanted, folder=tmp_path)
+    # The first piece is no step, only a look at what is there without one.
+    assert [int(path.stem) for path in tmp_path.iterdir()] == ([moment - 2] if moment > 2 else [])
+    params, curve = adapt_voices(adaptation, **wanted, folder=tmp_path)
+    assert len(calls) == (11 if moment > 2 else 10 + moment)
+    np.testing.assert_allclose(curve, whole[1], rtol=1e-6)
+    for ours, expected in zip(*map(jax.tree.leaves, (params, whole[0])), strict=True):
+        np.testing.assert_allclose(ours, expected, atol=1e-6)
+
+
+def test_a_run_that_is_terminated_while_it_adapts_goes_on(tmp_path, data, monkeypatch):
+    """And nothing is left of the interruption in the end."""
+    tiny = {"blocks_per_cycle": 1, "chunk": 2, "test_strings": 1, "num_updates": 2, "adapt_steps": 6}
+    whole = run(tmp_path / "whole", data, "reptile", **tiny)
+    piece = speech_adapting.advance
+
+    def terminated(adaptation, voices, first, *rest):
+        if int(first) == 3:
+            signal.raise_signal(signal.SIGTERM)
+        return piece(adaptation, voices, first, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(speech_adapting, "advance", terminated)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "cut", data, "reptile", **tiny)
+    voices = tmp_path / "cut" / "voices"
+    assert [path.name for path in voices.glob("*-partial-*/*")] == ["0000000003.npz"]
+    assert run(tmp_path / "cut", data, "reptile", resume=True, **tiny)["curves"] == whole["curves"]
+    assert not list(voices.glob("*-partial-*"))
 
 
 def test_baselines_stop_where_validation_speakers_are_predicted_best():
@@ -302,7 +361,7 @@ def test_how_far_meta_training_looks_ahead(algorithm, changes, expected):
 
 @pytest.mark.parametrize(("scaled", "expected"), [(False, 5.0), (True, 2.5)])
 def test_variances_for_half_the_utterances(tmp_path, monkeypatch, scaled, expected):
-    monkeypatch.setattr(speech_results, "adapt_voices", lambda network, prior, *_, **options: (prior, jnp.zeros(2)))
+    monkeypatch.setattr(speech_results, "adapt_voices", lambda adaptation, **_: (adaptation.prior, jnp.zeros(2)))
     config = replace(find_experiment("speech").config("sigma-reptile", "quick"), **TOY, scale_variances=scaled)
     recordings = recordings_of(spoken_digits(speech_arrays(num_speakers=2)))
     members = np.arange(2)
@@ -311,7 +370,7 @@ def test_variances_for_half_the_utterances(tmp_path, monkeypatch, scaled, expect
         config, NETWORK, prior_of(NETWORK, 5.0), recordings, split, members, tmp_path, jax.random.key(0)
     )
     assert config.num_support == 8
-    prior, _ = evaluation._adapt(speech_results._Plan("all", 4, None), members, (0, 1), 1)
+    prior, _ = evaluation._adapt(speech_results._Plan("all", 4, None), "test00", members, (0, 1), 1)
     np.testing.assert_allclose(prior.variance, expected, rtol=1e-6)
 
 

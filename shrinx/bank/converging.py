@@ -1,6 +1,5 @@
 """Adapting until the posterior objective has converged, in pieces that can be watched and interrupted."""
 
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Key, PRNGKeyArray
 
 from .._averaging import Averaged
+from .._pace import Pace
 from .._prior import Prior
 from .._problem import Problem, make_problem
 from .._solver import AbstractSolver
@@ -22,8 +22,6 @@ WINDOW = 100
 """Steps between two looks at the objective."""
 SETTLED = 0.01
 """Relative to its size, what may be left of the way in an average of steps."""
-SHORTEST, LONGEST = 0.2, 1.0
-"""Seconds that a piece should take."""
 
 
 class Descent(eqx.Module):
@@ -90,16 +88,13 @@ def converge(
     """Adapt to a batch of tasks side by side; `report` is told again and again how many steps were made."""
     count = len(jax.tree.leaves(data)[0])
     report(0)
-    state, done, length, finished = start(descent, count), 0, 1, False
+    state, done, pace, finished = start(descent, count), 0, Pace(), False
     while not finished:
-        began = time.monotonic()
-        state = advance(descent, data, keys, state, jnp.asarray(done + length, jnp.int32))
-        finished, steps = bool(np.all(_is_over(descent, state))), int(np.max(state.num_steps))
-        seconds, compiled, done = time.monotonic() - began, done > 0, done + length
-        report(steps)
-        # The first piece is compiled, which says nothing about how long the others take.
-        if compiled:
-            length = 2 * length if seconds < SHORTEST else max(1, length // 2) if seconds > LONGEST else length
+        done += pace.length
+        state = advance(descent, data, keys, state, jnp.asarray(done, jnp.int32))
+        finished = bool(np.all(_is_over(descent, state)))
+        report(int(np.max(state.num_steps)))
+        pace.lap()
     return jax.tree.map(np.asarray, finish(descent, data, keys, state))
 
 

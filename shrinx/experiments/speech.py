@@ -28,6 +28,7 @@ from ..data.speech import load_speech, speaker_split
 from ..models.wavenet import WaveNet
 from ..runs.errors import UserError
 from ..runs.folder import RunFolder
+from ..runs.interruption import resumable
 from ..runs.model import load_prior, save_prior
 from ..runs.stages import train_in_chunks
 from ..runs.trackers import Tracker
@@ -254,7 +255,8 @@ def run(config: Config, folder: RunFolder, console: Console | None, trackers: tu
     evaluation = Evaluation(
         config, network, prior, recordings, split, np.asarray(digits.speakers), folder.path, test_key, console
     )
-    return {**evaluation.result(), "seconds": round(seconds, 1)}
+    with resumable(folder.path):
+        return {**evaluation.result(), "seconds": round(seconds, 1)}
 
 
 def _check_enough(config: Config, count: int) -> None:

@@ -3,8 +3,10 @@
 voices/reference.npz               what test speakers really said: samples, lengths in frames, digits, speakers
 voices/all-80-curve-test00.npz     negative log-likelihood of a group of speakers against steps of adaptation
 voices/all-80-spoken-test00.npz    what the voices of test speakers say, and after how many steps
+voices/all-80-partial-test00/      where adaptation to a group was interrupted, until it is finished
 """
 
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -25,8 +27,9 @@ from ..runs.files import write_atomically
 from ..runs.statistics import finite, half_width, summarise
 from ..tasks.speech import Recordings, draw_strings, held_out_speakers
 from .algorithms import make_solver
+from .speech_adapting import Adaptation, adapt_voices
 from .speech_modules import receptive_milliseconds, selected_modules, subset, variance_figure
-from .speech_voices import Script, adapt_voices, best_step, grid, script_of, speak_script
+from .speech_voices import Script, best_step, grid, script_of, speak_script
 
 Arrays = dict[str, np.ndarray]
 
@@ -94,47 +97,49 @@ class Evaluation:
         return self._curves(plan, "test", steps, stop), stop
 
     def _curves(self, plan: "_Plan", part: str, steps: tuple[int, ...], stop: int) -> np.ndarray:
-        found = [
-            self._keep(plan.file("curve", group), partial(self._curve, plan, group, members, steps, stop))["curve"]
-            for group, members in self._groups(part)
-        ]
+        found = []
+        for group, members in self._groups(part):
+            compute = partial(self._curve, plan, group, members, steps, stop)
+            found.append(self._keep(plan.file("curve", group), compute)["curve"])
+            shutil.rmtree(self._partial(plan, group), ignore_errors=True)
         return np.concatenate(found)
 
     def _curve(self, plan: "_Plan", group: str, members: np.ndarray, steps: tuple[int, ...], stop: int) -> Arrays:
         speakers = self.numbers[members]
         what = f"Adapting {plan.label} modules to {plan.num_support} utterances of" if steps[-1] else "Scoring"
         self._say(f"{what} speakers {', '.join(map(str, speakers))} …")
-        params, curve = self._adapt(plan, members, steps, stop)
+        params, curve = self._adapt(plan, group, members, steps, stop)
         if group.startswith("test"):
             self._keep(plan.file("spoken", group), partial(self._spoken, params, members, stop))
         return {"speakers": speakers, "steps": np.asarray(steps), "curve": np.asarray(curve)}
 
-    def _adapt(self, plan: "_Plan", members: np.ndarray, steps: tuple[int, ...], stop: int) -> tuple[Params, jax.Array]:
+    def _adapt(
+        self, plan: "_Plan", group: str, members: np.ndarray, steps: tuple[int, ...], stop: int
+    ) -> tuple[Params, jax.Array]:
         config, speakers = self.config, jnp.asarray(members)
-        tasks = held_out_speakers(
-            self.recordings,
-            speakers,
-            num_support=plan.num_support,
-            num_query=config.num_query,
-            num_strings=config.test_strings,
-            num_frames=config.test_frames,
-        )
-        # By speaker, so that the result does not depend on who is adapted to side by side.
-        keys = jax.vmap(lambda speaker: jax.random.fold_in(self.key, speaker))(speakers)
-        # Unlike functools' partials these are equal when their parts are, and nothing is compiled twice.
-        sample = eqx.Partial(draw_strings, num_strings=config.num_strings, num_frames=config.num_frames)
-        solver = make_solver(config)
-        return adapt_voices(
+        adaptation = Adaptation(
             self.network,
             self.prior.scale(config.variance_factor(plan.num_support)),
-            tasks,
-            solver,
-            keys,
-            steps=steps,
-            stop=jnp.asarray(stop, jnp.int32),
-            sample=sample,
-            trainable=plan.names,
+            held_out_speakers(
+                self.recordings,
+                speakers,
+                num_support=plan.num_support,
+                num_query=config.num_query,
+                num_strings=config.test_strings,
+                num_frames=config.test_frames,
+            ),
+            make_solver(config),
+            # By speaker, so that the result does not depend on who is adapted to side by side.
+            jax.vmap(lambda speaker: jax.random.fold_in(self.key, speaker))(speakers),
+            # Unlike functools' partials these are equal when their parts are, and nothing is compiled twice.
+            eqx.Partial(draw_strings, num_strings=config.num_strings, num_frames=config.num_frames),
+            plan.names,
         )
+        partly = self._partial(plan, group)
+        return adapt_voices(adaptation, steps=steps, stop=stop, folder=partly, console=self.console)
+
+    def _partial(self, plan: "_Plan", group: str) -> Path:
+        return self.folder / "voices" / plan.file("partial", group)
 
     def _script(self, members: np.ndarray) -> Script:
         count = self.recordings.starts.shape[-1]

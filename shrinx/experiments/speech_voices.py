@@ -1,74 +1,19 @@
-"""Held-out speakers: adapt to each, see how well their other utterances are predicted on the way, and speak."""
+"""What held-out speakers are asked to say, and when their voices have adapted enough to say it."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key, PRNGKeyArray, UInt8
+from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt8
 
-from .._packing import Packing
-from .._prior import Prior
-from .._problem import make_problem
-from .._solver import AbstractSolver
-from .._task import Task
-from .._tree import tree_where
-from .._types import Params, SampleFn
+from .._types import Params
 from ..data.speech import SILENCE
 from ..models.wavenet import SILENCE as MIDDLE
-from ..models.wavenet import Speech, WaveNet
+from ..models.wavenet import WaveNet
 from ..models.wavenet_speak import speak
 from ..tasks.speech import Recordings
-
-
-@eqx.filter_jit
-def adapt_voices(
-    network: WaveNet,
-    prior: Prior,
-    tasks: Task,
-    solver: AbstractSolver,
-    keys: Key[Array, " voices"],
-    *,
-    steps: tuple[int, ...],
-    stop: Int[Array, ""],
-    sample: SampleFn,
-    trainable: tuple[str, ...] | None = None,
-) -> tuple[Params, Float[Array, "voices steps"]]:
-    """Adapt to all tasks side by side, in one pass.
-
-    **Returns:** the parameters after `stop`, one of `steps`, one set per voice, and the negative log-likelihood of the
-    query strings after each of them.
-    """
-    loss_fn = network.negative_log_likelihood
-    assert tasks.query is not None
-    if steps[-1] == 0:
-        everyone = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(keys), *leaf.shape)), prior.mean)
-        return everyone, jax.vmap(loss_fn)(everyone, tasks.query)[:, None]
-
-    packing = Packing(prior)
-    packed, loss_of_packed = packing.pack_prior(prior), packing.loss_fn(loss_fn)
-
-    def one(support: Recordings, query: Speech, key: PRNGKeyArray) -> tuple[Params, Array]:
-        problem = make_problem(
-            loss_of_packed,
-            packed,
-            support,
-            solver,
-            num_steps=steps[-1],
-            key=key,
-            sample=sample,
-            trainable=trainable,
-        )
-
-        def see(kept: Params, step: Array, params: Params) -> tuple[Params, Array]:
-            return tree_where(step == stop, params, kept), loss_of_packed(params, query)
-
-        kept, curve = problem.visit(packed, jnp.asarray(steps, jnp.int32), see, packed.mean)
-        return packing.unpack(kept), curve
-
-    return jax.vmap(one)(tasks.support, tasks.query, keys)
 
 
 class Script(NamedTuple):

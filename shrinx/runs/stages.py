@@ -4,19 +4,16 @@ All randomness must be a function of seed and step, and a chunk always starts at
 was interrupted then repeats exactly what the uninterrupted one would have done.
 """
 
-import errno
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
 from rich.console import Console
 
 from . import checkpoint
 from .distributed import from_first, notice_loss
-from .errors import UserError
 from .folder import RunFolder, read_metrics
+from .interruption import resumable
 from .progress import meter
 from .trackers import Tracker
 from .watch import LostProcessError
@@ -59,7 +56,8 @@ def train_in_chunks(
     earlier = read_metrics(folder.path)
     before = earlier[-1]["seconds"] if earlier else 0.0
     started = saved = time.monotonic()
-    with meter(num_steps, step, console) as progress, _terminated_like_interrupted():
+    # What has nothing left to do shows no bar.
+    with meter(num_steps, step, console if step < num_steps else None) as progress, resumable(folder.path):
         try:
             while step < num_steps:
                 length = min(chunk, num_steps - step)
@@ -78,26 +76,4 @@ def train_in_chunks(
         except (KeyboardInterrupt, LostProcessError):
             save()
             raise
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            raise UserError(f"No space left for {folder.path}: make room, then go on with --resume.") from error
     return state, before + time.monotonic() - started
-
-
-@contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """While inside, SIGTERM ends a run as Ctrl-C does: with a checkpoint."""
-
-    def interrupt(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    try:
-        before = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:  # Signals can be handled in the main thread only.
-        before = None
-    try:
-        yield
-    finally:
-        if before is not None:
-            signal.signal(signal.SIGTERM, before)
