@@ -40,7 +40,7 @@ def adapt(
       [`Prior`][shrinx.Prior] for what its scale (sum or mean) means.
     - `prior`: where to start and how far each module may go.
     - `data`: the task's data, a pytree of arrays.
-    - `solver`: [`ProximalGD`][shrinx.ProximalGD] or [`ProximalAdam`][shrinx.ProximalAdam].
+    - `solver`: an inner solver, such as [`ProximalGD`][shrinx.ProximalGD] or [`ProximalAdam`][shrinx.ProximalAdam].
     - `num_steps`: how many steps, at least 1.
     - `key`, `sample`: with `sample(key, data)` every step draws a mini-batch of its own; without, it sees all data.
     - `trainable`: names of modules (or a `Selection`) to adapt. The others stay at the mean; no gradient, state or

@@ -6,6 +6,7 @@ condition they led to (`Implicit`), or as if the gradient of the loss did not ch
 
 import abc
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -145,6 +146,8 @@ class Implicit(AbstractAdjoint):
         check_at_least("batches", self.batches, 1)
         if not isinstance(self.linear_solver, CG):
             raise TypeError(f"`linear_solver` must be a `CG`, got {self.linear_solver!r}.")
+        if self.variances is not None:
+            check_adjoint(self.variances, "variances")
 
     def adapt(self, problem: Problem) -> Adapted:
         prior = problem.prior
@@ -165,6 +168,11 @@ class Implicit(AbstractAdjoint):
             return _with_variances_of(other(cotangent)[0], gradient), stats
 
         return adapted, pullback
+
+
+def check_adjoint(adjoint: Any, name: str = "adjoint") -> None:
+    if not isinstance(adjoint, AbstractAdjoint):
+        raise TypeError(f"`{name}` must be an adjoint such as `Unroll()`, got {adjoint!r}.")
 
 
 def _solve(problem: Problem, adapted: Adapted, cotangent: Params, implicit: Implicit) -> tuple[Prior, LinearStats]:

@@ -101,7 +101,7 @@ def sigma_reptile(
     num_steps: int,
     optimiser: optax.GradientTransformation,
     variance_optimiser: optax.GradientTransformation,
-    linear_solver: CG = CG(),
+    linear_solver: CG | None = None,
     adjoint: AbstractAdjoint | None = None,
     **options: Unpack[LearnerOptions],
 ) -> Learner:
@@ -119,8 +119,12 @@ def sigma_reptile(
     ...     sx.ProximalGD(0.1), num_steps=100, optimiser=optax.adam(1e-3), variance_optimiser=optax.adam(1e-2)
     ... )
     """
+    if adjoint is not None and linear_solver is not None:
+        raise ValueError(
+            "`linear_solver` belongs to the implicit gradient, which `adjoint` replaces: give one of them."
+        )
     return Learner(
-        Reptile(Implicit(linear_solver) if adjoint is None else adjoint),
+        Reptile(Implicit(linear_solver or CG()) if adjoint is None else adjoint),
         solver,
         num_steps=num_steps,
         optimiser=optimiser,

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Int
 
 from ._check import check_at_least
 from ._prior import Prior
-from ._solver import AbstractSolver, ObjectiveFn, StepInfo
+from ._solver import AbstractSolver, ObjectiveFn, StepInfo, wide_zeros
 from ._tree import tree_where
 from ._types import Params
 
@@ -60,13 +60,9 @@ class Averaged(AbstractSolver[_AveragedState]):
         check_at_least("window", self.window, 1)
 
     def init(self, prior: Prior) -> _AveragedState:
-        def zeros_for(leaf: Array) -> Array:
-            # In 16 bits a hundredth of a small change would be rounded away.
-            short = leaf.dtype.itemsize < prior.log_variance.dtype.itemsize
-            return jnp.zeros(leaf.shape, prior.log_variance.dtype if short else leaf.dtype)
-
-        zeros = jax.tree.map(zeros_for, prior.mean)
-        return _AveragedState(self.solver.init(prior), zeros, jnp.zeros((), jnp.int32), jnp.zeros((), bool))
+        # In 16 bits a hundredth of a small change would be rounded away.
+        average, count, failed = wide_zeros(prior), jnp.zeros((), jnp.int32), jnp.zeros((), bool)
+        return _AveragedState(self.solver.init(prior), average, count, failed)
 
     def step(
         self, loss_fn: ObjectiveFn, displacement: Params, state: _AveragedState, prior: Prior
@@ -76,7 +72,7 @@ class Averaged(AbstractSolver[_AveragedState]):
         share = 1 / jnp.minimum(count, self.window).astype(prior.log_variance.dtype)
         average = jax.tree.map(lambda a, m: a + share.astype(a.dtype) * (m.astype(a.dtype) - a), state.average, moved)
         # A step that is not taken is no part of the answer, nor is what a solver makes of the way after it.
-        failed = state.failed | ~(jnp.isfinite(info.loss) & jnp.isfinite(info.gradient_norm))
+        failed = state.failed | ~info.is_finite
         average = tree_where(failed, state.average, average)
         return moved, _AveragedState(inner, average, count, failed), info
 

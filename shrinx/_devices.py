@@ -24,7 +24,7 @@ def spread(tasks: Task, mesh: Mesh | None = None) -> Task:
 
     **Returns:** the same tasks, spread.
 
-    >>> import jax.numpy as jnp, shrinx as sx
+    >>> import jax, jax.numpy as jnp, shrinx as sx
     >>> tasks = sx.spread(sx.Task(support=jnp.zeros((16, 10, 2)), query=jnp.zeros((16, 3, 2))))
     >>> tasks.support.shape, len(tasks.support.sharding.device_set) == jax.device_count()
     ((16, 10, 2), True)

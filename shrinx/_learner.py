@@ -12,7 +12,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from ._check import check_at_least, check_prior
+from ._check import check_at_least, check_prior, is_concrete
 from ._devices import sum_over_devices
 from ._linear import LinearStats
 from ._metagradient import AbstractMetaGradient, Reptile
@@ -147,6 +147,8 @@ class Learner(eqx.Module):
     chunk_size: int | None = eqx.field(static=True, kw_only=True, default=None)
 
     def __check_init__(self):
+        if not isinstance(self.meta_gradient, AbstractMetaGradient):
+            raise TypeError(f"`meta_gradient` must be `Predictive(...)` or `Reptile(...)`, got {self.meta_gradient!r}.")
         if not isinstance(self.solver, AbstractSolver):
             raise TypeError(f"`solver` must be an inner solver such as `ProximalGD(0.1)`, got {self.solver!r}.")
         if self.optimiser is None:
@@ -161,6 +163,9 @@ class Learner(eqx.Module):
             check_at_least("chunk_size", self.chunk_size, 1)
         if self.variance is not None and not self.variance >= 0:
             raise ValueError(f"`variance` must be 0 or greater, got {self.variance}.")
+        _check_sign("regulariser", self.regulariser)
+        for name in ("max_task_norm", "divergence"):
+            _check_sign(name, getattr(self, name), positive=True)
         low, high = self.variance_range
         if not 0 < low < high:
             raise ValueError(f"`variance_range` must be an interval of positive numbers, got {self.variance_range}.")
@@ -237,6 +242,12 @@ class Learner(eqx.Module):
             per_module = self.rates == "module"
             rates = jnp.ones_like(log_variance) if per_module else jax.tree.map(jnp.ones_like, prior.mean)
         return Prior(mean=prior.mean, log_variance=log_variance, modules=prior.modules, rates=rates)
+
+
+def _check_sign(name: str, value: Any, *, positive: bool = False) -> None:
+    """In a search such numbers are traced, and were looked at before."""
+    if value is not None and is_concrete(value) and not (value > 0 or (value == 0 and not positive)):
+        raise ValueError(f"`{name}` must be {'positive' if positive else '0 or greater'}, got {value}.")
 
 
 class _OptState(NamedTuple):

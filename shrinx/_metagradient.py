@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ._adjoint import AbstractAdjoint, Implicit
+from ._adjoint import AbstractAdjoint, Implicit, check_adjoint
 from ._check import is_concrete
 from ._linear import LinearStats
 from ._prior import Prior
@@ -54,6 +54,9 @@ class Predictive(AbstractMetaGradient):
 
     adjoint: AbstractAdjoint
 
+    def __check_init__(self):
+        check_adjoint(self.adjoint)
+
     def of_task(self, problem: Problem, query: Data | None) -> TaskGradient:
         adapted, pullback = self.adjoint.pullback(problem)
         loss, cotangent = jax.value_and_grad(problem.loss_fn)(adapted.params, query)
@@ -87,6 +90,10 @@ class Reptile(AbstractMetaGradient):
     adjoint: AbstractAdjoint | None
     scaled: bool = eqx.field(default=True, static=True)
 
+    def __check_init__(self):
+        if self.adjoint is not None:
+            check_adjoint(self.adjoint)
+
     def of_task(self, problem: Problem, query: Data | None) -> TaskGradient:
         prior = problem.prior
         if self.adjoint is None:
@@ -111,7 +118,8 @@ class Reptile(AbstractMetaGradient):
         still = prior if problem.trainable is None else prior.freeze_all_but(problem.trainable)
 
         def scale(frozen: Array, precision: Array, displacement: Array, gradient: Array) -> Array:
-            return jnp.where(frozen > 0, gradient, -displacement * precision.astype(displacement.dtype))
+            pull = displacement.astype(precision.dtype) * precision
+            return jnp.where(frozen > 0, gradient, -pull.astype(displacement.dtype))
 
         frozen = prior.modules.expand(still.frozen.astype(prior.log_variance.dtype))
         precision = prior.modules.expand(still.precision())

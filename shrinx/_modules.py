@@ -69,6 +69,10 @@ class Modules:
     def __hash__(self) -> int:
         return self._hash
 
+    def __reduce__(self) -> Any:
+        # Made anew where it is unpickled: hashes of strings differ from process to process.
+        return Modules, (self.names, self._treedef, self._leaves)
+
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True

@@ -6,7 +6,6 @@ network of thirty equal blocks has hundreds of leaves in a handful of shapes; pa
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
@@ -82,4 +81,4 @@ class Packing:
     @staticmethod
     def _rates(prior: Prior, change: Any) -> Params | None:
         """Rates of parameters are packed like them; rates of modules stay."""
-        return prior.rates if prior.rates is None or eqx.is_array(prior.rates) else change(prior.rates)
+        return prior.rates if prior.rates is None or prior.has_module_rates else change(prior.rates)

@@ -63,7 +63,7 @@ class Prior(eqx.Module):
         - `params`: a pytree of floating arrays, the first mean.
         - `modules`: their partition; `by_layer(params)` by default.
         - `variance`: one number for all modules, an array of shape `[modules]`, or a mapping from every module's
-          name to its variance. Zero freezes a module, `inf` removes the prior from it. May be traced.
+          name to its variance. Zero freezes a module, `inf` removes the prior from it. Number and array may be traced.
 
         **Returns:** a `Prior`.
         """

@@ -159,8 +159,7 @@ class Problem(eqx.Module):
                 return self.loss_fn(_complete(part.at(delta), restriction, prior), batch)
 
             moved, new_state, info = self.solver.step(objective, displacement, state, part)
-            healthy = jnp.isfinite(info.loss) & jnp.isfinite(info.gradient_norm)
-            failed_step = jnp.where((failed_step < 0) & ~healthy, index, failed_step)
+            failed_step = jnp.where((failed_step < 0) & ~info.is_finite, index, failed_step)
             # Once nothing moves, the solver's state is of no account; one that answers by it sees the failure too.
             carry = tree_where(failed_step < 0, moved, displacement), new_state, failed_step
             seen = observe(index, _complete(part.at(self._solution(carry)), restriction, prior))

@@ -193,6 +193,7 @@ def _scores(prior: Prior, score: str) -> np.ndarray:
     if score == "distance":
         return scores
     if score == "relative":
-        length = np.asarray(prior.modules.sum(jax.tree.map(jnp.square, prior.mean)), dtype=np.float64)
+        squares = jax.tree.map(lambda leaf: jnp.square(leaf.astype(prior.log_variance.dtype)), prior.mean)
+        length = np.asarray(prior.modules.sum(squares), dtype=np.float64)
         return scores - np.log(np.maximum(length, np.finfo(np.float64).tiny))
     raise ValueError(f"Unknown score {score!r}; known: 'variance', 'distance', 'relative'.")

@@ -11,7 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from ._check import check_at_least, is_concrete
 from ._prior import Prior
@@ -37,6 +37,10 @@ class StepInfo(NamedTuple):
 
     loss: Scalar
     gradient_norm: Scalar
+
+    @property
+    def is_finite(self) -> Bool[Array, "..."]:
+        return jnp.isfinite(self.loss) & jnp.isfinite(self.gradient_norm)
 
     @staticmethod
     def of(prior: Prior, displacement: Params, loss: Scalar, gradient: Params) -> "StepInfo":
@@ -179,9 +183,13 @@ class ProximalAdam(AbstractSolver[_AdamState]):
 
     def __check_init__(self):
         check_learning_rate(self.learning_rate)
+        for name in ("b1", "b2"):
+            if is_concrete(getattr(self, name)) and not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 0 and below 1, got {getattr(self, name)}.")
 
     def init(self, prior: Prior) -> _AdamState:
-        zeros = jax.tree.map(jnp.zeros_like, prior.mean)
+        # In 16 bits a decay of 0.999 is none, and ε is 0.
+        zeros = wide_zeros(prior)
         return _AdamState(num_steps=jnp.zeros((), jnp.int32), first=zeros, second=zeros)
 
     def step(
@@ -189,8 +197,9 @@ class ProximalAdam(AbstractSolver[_AdamState]):
     ) -> tuple[Params, _AdamState, StepInfo]:
         loss, gradient = jax.value_and_grad(loss_fn)(displacement)
         count = state.num_steps + 1
-        first = jax.tree.map(lambda m, g: self.b1 * m + (1 - self.b1) * g, state.first, gradient)
-        second = jax.tree.map(lambda v, g: self.b2 * v + (1 - self.b2) * g * g, state.second, gradient)
+        wide = jax.tree.map(lambda g, m: g.astype(m.dtype), gradient, state.first)
+        first = jax.tree.map(lambda m, g: self.b1 * m + (1 - self.b1) * g, state.first, wide)
+        second = jax.tree.map(lambda v, g: self.b2 * v + (1 - self.b2) * g * g, state.second, wide)
         power = count.astype(prior.log_variance.dtype)
         # Divided once, not parameter by parameter.
         first_scale, second_scale = 1 / (1 - self.b1**power), 1 / (1 - self.b2**power)
@@ -206,10 +215,23 @@ class ProximalAdam(AbstractSolver[_AdamState]):
             lambda a, d: a / d.astype(a.dtype), prior.steps(_rate_at(self.learning_rate, state.num_steps)), scale
         )
         moved = jax.tree.map(
-            lambda d, m, a: d - a.astype(d.dtype) * (m * first_scale.astype(m.dtype)), displacement, first, steps
+            lambda d, m, a: d - (a.astype(m.dtype) * (m * first_scale.astype(m.dtype))).astype(d.dtype),
+            displacement,
+            first,
+            steps,
         )
         info = StepInfo.of(prior, displacement, loss, gradient)
         return prior.shrink(moved, steps), _AdamState(num_steps=count, first=first, second=second), info
+
+
+def wide_zeros(prior: Prior) -> Params:
+    """Zeros like the parameters, for what adds up over many steps: never in less precision than the variances."""
+
+    def zeros_for(leaf: Array) -> Array:
+        short = leaf.dtype.itemsize < prior.log_variance.dtype.itemsize
+        return jnp.zeros(leaf.shape, prior.log_variance.dtype if short else leaf.dtype)
+
+    return jax.tree.map(zeros_for, prior.mean)
 
 
 def _rate_at(learning_rate: Any, count: Int[Array, ""]) -> Any:
@@ -237,6 +259,8 @@ def _largest_curvature(
         image = product(direction)
         norm = tree_norm(image)
         curvature = jnp.abs(tree_dot(direction, image))
+        # Where the loss has no second derivative there is nothing to be safe from that this could tell.
+        curvature = jnp.where(jnp.isfinite(curvature), curvature, 0)
         # Where the loss is flat along the direction there is no better one to go on with.
         found = jnp.isfinite(norm) & (norm > 0)
         image = jax.tree.map(lambda v, n=norm: v / n.astype(v.dtype), image)

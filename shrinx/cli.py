@@ -119,6 +119,9 @@ def _first_look(rest: list[str], command: str, example: str) -> _Look | int:
     parser.add_argument("--algorithm")
     parser.add_argument("--preset", default="quick")
     known, _ = parser.parse_known_args(rest)
+    if known.experiment not in EXPERIMENTS:
+        # After an option of the experiment's own, argparse takes that option's value for the experiment.
+        known.experiment = next((word for word in rest if word in EXPERIMENTS), known.experiment)
     if known.experiment is None:
         listing = "\n".join(f"  {name:18s} {summary}" for name, (_, summary) in EXPERIMENTS.items())
         print(

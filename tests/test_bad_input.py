@@ -181,3 +181,29 @@ def test_a_loss_that_fails_says_what_it_was_given():
         learner.update(product, learner.init(PRIOR), tasks)
     assert "`loss_fn` was called with one task's batch: x [4]." in error.value.__notes__[0]
     assert "leading task axis" in error.value.__notes__[0]
+
+
+# What is of the wrong type these tests' type checker refuses before the library does.
+LEARNERS = {
+    "norm": (lambda: make_learners(max_task_norm=-1.0), "`max_task_norm` must be positive, got -1.0"),
+    "divergence": (lambda: make_learners(divergence=0.0), "`divergence` must be positive"),
+    "two gradients": (
+        lambda: sx.sigma_reptile(
+            GD,
+            num_steps=1,
+            optimiser=optax.sgd(0.1),
+            variance_optimiser=optax.sgd(0.1),
+            linear_solver=sx.CG(),
+            adjoint=sx.Unroll(last=1),
+        ),
+        "give one of them",
+    ),
+    "regulariser": (lambda: make_learners(regulariser=-1.0), "`regulariser` must be 0 or greater"),
+}
+
+
+@pytest.mark.parametrize("case", LEARNERS)
+def test_learners_made_of_nonsense(case):
+    call, message = LEARNERS[case]
+    with pytest.raises((ValueError, TypeError), match=message):
+        call()

@@ -158,3 +158,19 @@ def test_calibrating_nonsense():
         calibration(np.ones(5), np.ones(4), 0.2)
     with pytest.raises(ValueError, match="`level` must be between 0 and 1, got 95"):
         calibration(np.ones(5), np.ones(5), 0.2, level=95.0)
+
+
+def test_the_posterior_of_some_modules_is_taken_where_the_others_are():
+    """Not where the prior has them: H = 2b² at b = 3."""
+    prior = sx.Prior.create({"a": jnp.ones(1), "b": jnp.ones(1)})
+    params, traced = {"a": jnp.ones(1), "b": jnp.full(1, 3.0)}, []
+
+    def loss_fn(params, x):
+        traced.append(x)
+        return jnp.sum((params["a"] * params["b"] - x) ** 2)
+
+    posterior = sx.laplace(loss_fn, prior, params, jnp.ones(1), trainable="a")
+    np.testing.assert_allclose(posterior.array, 1 / (1 + 18), rtol=1e-6)
+    before = len(traced)
+    sx.laplace(loss_fn, prior, params, jnp.ones(1), trainable="a")
+    assert len(traced) == before  # The program is that of the first call.

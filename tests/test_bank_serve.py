@@ -14,7 +14,8 @@ from bank_models import moved, sinusoid_prior
 from problems import conv_net
 
 import shrinx as sx
-from shrinx.bank import BankError
+from shrinx.bank import BankError, residents
+from shrinx.bank.store import Store
 from shrinx.models import mlp
 
 SELECTED = ("b0", "w0")
@@ -338,3 +339,36 @@ def test_the_exported_predictor_agrees(bank, tmp_path, points):
         result = program.call(load_file(tmp_path / f"{name}.safetensors"), x[:4])
         expected = bank.predict(mlp.apply, [name] * 4, x[:4], points=points)
         np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
+
+
+def two_tasks(tmp_path):
+    params = {"body": jnp.ones((2, 3)), "head": jnp.ones(3)}
+    bank = sx.Bank.create(tmp_path / "bank", sx.Prior.create(params), "head")
+    for name, value in (("alice", 5.0), ("bob", -7.0)):
+        bank.put(name, {**params, "head": jnp.full(3, value)})
+    return lambda params, x: x @ params["body"] @ params["head"]
+
+
+def test_an_interrupted_prediction_leaves_nobody_with_the_row_of_another(tmp_path, monkeypatch):
+    apply = two_tasks(tmp_path)
+    bank, x = sx.Bank.open(tmp_path / "bank", cache=1), jnp.ones((1, 2))
+    assert float(bank.predict(apply, ["alice"], x)[0]) == 30
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(residents, "_overwrite", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            bank.predict(apply, ["bob"], x)
+    for name, expected in (("bob", -42), ("alice", 30)):
+        assert float(bank.predict(apply, [name], x)[0]) == expected
+
+
+def test_every_file_is_read_once(tmp_path, monkeypatch):
+    apply = two_tasks(tmp_path)
+    bank, read = sx.Bank.open(tmp_path / "bank"), []
+    plain = Store.read
+    monkeypatch.setattr(Store, "read", lambda self, name: read.append(name) or plain(self, name))
+    bank.predict(apply, ["alice", "bob"], jnp.ones((2, 2)))
+    assert sorted(read) == ["alice", "bob"]

@@ -316,3 +316,13 @@ def test_a_held_mean():
     state, _ = learner.update(lambda theta, x: 0.5 * jnp.sum((theta - x) ** 2), learner.init(prior), tasks)
     assert (state.prior.mean == prior.mean).all()
     assert (state.prior.log_variance > prior.log_variance).all()
+
+
+def test_strong_priors_in_half_precision():
+    """A precision of 10⁵ is more than float16 can hold, the meta-gradient is not."""
+    prior = sx.Prior.create({"a": jnp.zeros(2, jnp.float16)}, variance=1e-5)
+    data = jnp.ones((2, 2), jnp.float16)
+    _, info = make_learners()["sigma_reptile"].gradient(
+        lambda params, x: jnp.sum((params["a"] - x) ** 2).astype(jnp.float32), prior, sx.Task(data, data)
+    )
+    assert bool(jnp.all(info.healthy))

@@ -1,3 +1,8 @@
+import os
+import pickle
+import subprocess
+import sys
+
 import equinox as eqx
 import flax.linen as linen
 import haiku as hk
@@ -176,3 +181,14 @@ def test_root_leaves_are_modules_of_their_own():
 def test_bad_partitions_say_what_is_wrong(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+def test_partitions_are_equal_across_processes(tmp_path):
+    """Where strings have other hashes."""
+    script = "import sys, pickle; sys.stdout.buffer.write(pickle.dumps(pickle.load(sys.stdin.buffer)))"
+    ours = sx.by_layer({"a": {"w": jnp.ones(2)}, "b": {"w": jnp.ones(3)}})
+    env = {**os.environ, "PYTHONHASHSEED": "7"}
+    sent = subprocess.run([sys.executable, "-c", script], input=pickle.dumps(ours), env=env, capture_output=True)
+    theirs = pickle.loads(sent.stdout)
+    assert (theirs == ours, hash(theirs) == hash(ours)) == (True, True)
+    assert pickle.loads(pickle.dumps(ours)).sizes == (2, 3)

@@ -79,3 +79,14 @@ def test_learning_is_the_same(learner):
     assert_same(
         packing.unpack_prior(learned(packing.loss_fn(loss_fn), packing.pack_prior(prior))), learned(loss_fn, prior)
     )
+
+
+def test_rates_of_a_lone_array():
+    prior = sx.Prior.create(jnp.zeros(3))
+    learner = sx.meta_sgd(sx.ProximalGD(0.1), num_steps=2, optimiser=optax.sgd(0.1), rate_optimiser=optax.sgd(0.1))
+    prior = learner.init(prior).prior
+    packing = Packing(prior)
+    loss = lambda theta, x: jnp.sum((theta - x) ** 2)  # noqa: E731
+    options = {"num_steps": 2}
+    ours = sx.adapt(packing.loss_fn(loss), packing.pack_prior(prior), jnp.ones(3), learner.solver, **options)
+    assert_same(packing.unpack(ours.params), sx.adapt(loss, prior, jnp.ones(3), learner.solver, **options).params)

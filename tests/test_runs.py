@@ -11,6 +11,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from data_files import miniimagenet_folder, omniglot_folder
@@ -140,6 +141,7 @@ def test_a_run_from_before_an_option_was_there_has_its_default(tmp_path):
     ("arguments", "message"),
     [
         (["run", "sinusid"], "Unknown experiment 'sinusid'; known: "),
+        (["run", "--tracker", "foo", "sinusoid", "--out", "never"], "Unknown tracker 'foo'"),
         (["run", "sinusoid", "--algorithm", "foo"], "no algorithm 'foo'; known: sigma-maml"),
         (["run", "sinusoid", "--preset", "huge"], "no preset 'huge'; known: quick, paper"),
         (["run", "sinusoid", "--seeds", "0"], "--seeds must be at least 1, got 0"),
@@ -231,6 +233,16 @@ def test_ten_interruptions_change_no_bit(tmp_path):
 STATE = {"a": np.arange(6.0).reshape(2, 3), "b": np.int32(7)}
 
 
+def test_checkpoints_of_types_that_numpy_lacks(tmp_path):
+    state = {"a": jnp.arange(4, dtype=jnp.bfloat16) / 3, "b": jnp.ones(2)}
+    checkpoint.save(tmp_path, 1, state)
+    _, restored = checkpoint.restore(tmp_path, state)
+    assert restored["a"].dtype == jnp.bfloat16
+    np.testing.assert_array_equal(restored["a"], state["a"])
+    with pytest.raises(UserError, match="another model"):
+        checkpoint.restore(tmp_path, {**state, "a": jnp.zeros(4)})
+
+
 def test_checkpoints_come_back_and_old_ones_go(tmp_path):
     for step in range(1, 6):
         checkpoint.save(tmp_path, step, {**STATE, "b": np.int32(step)})
@@ -307,6 +319,7 @@ def test_a_study_is_shared_through_its_storage(tmp_path, capsys, algorithm):
     assert "Best of" in capsys.readouterr().out
     study = optuna.load_study(study_name=f"sinusoid-{algorithm}", storage=storage)
     assert len(study.trials) == 4
+    assert len({tuple(trial.params.items()) for trial in study.trials}) == 4
     assert {"mean_rate", "variance", "inner_rate"} <= set(study.best_params)
     for trial in study.trials:
         assert set(trial.user_attrs["variances"]) == {"w0", "b0", "w1", "b1", "w2", "b2"}

@@ -110,3 +110,8 @@ def test_selection_from_data():
 def test_bad_selections(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_lengths_of_half_precision_parameters():
+    prior = sx.Prior.create({"a": jnp.full(2, 300.0, jnp.float16), "b": jnp.ones(2, jnp.float16)})
+    assert set(sx.select(prior, sx.TopK(2), score="relative").names) == {"a", "b"}

@@ -189,3 +189,32 @@ def test_backtracking_needs_factors_on_either_side_of_one(settings):
 def test_learning_rates_must_be_positive(solver, rate):
     with pytest.raises(ValueError, match="learning_rate"):
         solver(rate)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_adam_in_sixteen_bits(dtype):
+    """A parameter without a gradient stays, and large gradients at first are forgotten in time."""
+    prior = sx.Prior.create(jnp.zeros(2, dtype), variance=1e6)
+
+    def loss_fn(theta, target):
+        return jnp.sum((theta[:1] - target) ** 2).astype(jnp.float32)
+
+    adapted = sx.adapt(loss_fn, prior, jnp.full(1, 6.0, dtype), sx.ProximalAdam(0.05), num_steps=600)
+    assert adapted.params.dtype == dtype
+    np.testing.assert_allclose(adapted.params.astype(jnp.float32), [6.0, 0.0], atol=0.5)
+
+
+def test_a_loss_without_a_curvature_is_no_reason_to_stand_still():
+    prior = sx.Prior.create(jnp.zeros(1), variance=jnp.inf)
+
+    def loss_fn(theta, target):
+        return jnp.sum(jnp.abs(theta) ** 1.5 - target * theta)
+
+    adapted = sx.adapt(loss_fn, prior, jnp.ones(1), sx.ProximalGD(0.1, power_steps=1), num_steps=3)
+    assert float(adapted.params[0]) > 0.05
+
+
+@pytest.mark.parametrize("decays", [{"b1": 1.5}, {"b2": -0.1}, {"b2": 1.0}])
+def test_decays_of_adam_are_shares(decays):
+    with pytest.raises(ValueError, match="must be at least 0 and below 1"):
+        sx.ProximalAdam(0.1, **decays)

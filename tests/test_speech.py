@@ -140,6 +140,7 @@ def test_sea_adapts_the_embedding_alone(tmp_path, data, monkeypatch):
         ("reptile", {"seeds": 2}, "one seed at a time"),
         ("sea-emb", {"num_updates": 0}, "sea-emb does not train by itself: name a trained run's folder"),
         ("sigma-reptile", {"mean_rate": 0.0}, "--mean-rate 0 holds a mean of random weights: name a trained run's"),
+        ("reptile", {"keep_best": True}, "leave out --keep-best"),
         ("pretrain", {"returning": 2}, "--returning is for tasks, and pretrain mixes all speakers"),
         ("reptile", {"returning": 1}, "--returning 1: it takes at least the 2 of --tasks-per-update and at most the 4"),
         ("reptile", {"returning": 5}, "--returning 5: it takes at least"),

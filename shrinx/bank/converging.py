@@ -160,7 +160,7 @@ def _step(descent: Descent, problem: Problem, state: State) -> State:
     moved, solver, info = problem.solver.step(
         lambda delta: loss_at(part.at(delta), batch), state.displacement, state.solver, part
     )
-    failed = ~(jnp.isfinite(info.loss) & jnp.isfinite(info.gradient_norm))
+    failed = ~info.is_finite
     loss, norm = info.loss.astype(energy.dtype), info.gradient_norm.astype(energy.dtype)
     first = state.num_steps == 0
     first_objective = jnp.where(first, loss + energy, state.first_objective)

@@ -22,7 +22,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, ArrayLike, Float
 
 from .._check import check_data, check_prior, check_scalar_loss
-from .._modules import Restriction, accumulation_dtype
+from .._modules import accumulation_dtype
 from .._prior import Prior
 from .._select import Selection, module_names
 from .._types import Data, LossFn, Params, Scalar
@@ -106,9 +106,8 @@ def laplace(
     prior.modules.check(params)
     check_scalar_loss(loss_fn, params, data)
     names = prior.modules.names if trainable is None else module_names(trainable)
-    part, restriction = prior.restrict(names or ())
-    check_structure(structure, part, scale)
-    return _laplace(loss_fn, part, restriction.extract(params), prior.mean, restriction, data, structure, scale)
+    check_structure(structure, prior.restrict(names or ())[0], scale)
+    return _laplace(loss_fn, prior, params, names or (), data, structure, scale)
 
 
 def check_structure(structure: str, part: Prior, scale: float) -> None:
@@ -131,15 +130,19 @@ def check_structure(structure: str, part: Prior, scale: float) -> None:
 @eqx.filter_jit
 def _laplace(
     loss_fn: LossFn,
-    part: Prior,
+    prior: Prior,
     params: Params,
-    mean: Params,
-    restriction: Restriction,
+    names: tuple[str, ...],
     data: Data,
     structure: str,
     scale: float,
 ) -> AbstractPosterior:
-    return posterior_of(lambda p: loss_fn(restriction.merge(p, mean), data), part, params, structure, scale)
+    part, restriction = prior.restrict(names)
+
+    def objective(ours: Params) -> Scalar:
+        return loss_fn(restriction.merge(ours, params), data)
+
+    return posterior_of(objective, part, restriction.extract(params), structure, scale)
 
 
 def posterior_of(

@@ -62,29 +62,38 @@ class Residents:
                 f"The batch has {len(wanted):,} different tasks, and {self._capacity:,} are kept at hand: make it "
                 f"smaller, or open the bank with `cache={_power_of_two(len(wanted))}`."
             )
+        if len(wanted) > len(self._tenant):
+            # Start again with room for the batch and, within the limit, for all tasks there are.
+            size = _power_of_two(max(len(wanted), self._store.count(), 2 * len(self._tenant)))
+            self._clear(min(self._capacity, size))
         missing = [check_name(name) for name in wanted if name not in self._place]
         # Signatures first: if a task is written anew while it is read, the next call reads it again.
         signatures = [self._store.signature(name) for name in missing]
         rows = [self._load(name) for name in missing]
-        if len(wanted) > len(self._tenant):
-            self._grow(len(wanted), rows[0])
-            return self._bring(wanted)
         last_call = self._last_call.copy()
         last_call[[self._place[name] for name in wanted if name in self._place]] = self._calls + 1
         places = np.argsort(last_call, kind="stable")[: len(missing)].astype(np.int32)
-        for place, name, signature in zip(places.tolist(), missing, signatures, strict=True):
+        # Evicted before and registered after they are overwritten: an interruption in between must leave no name with
+        # the row of another.
+        for place in places.tolist():
             self._evict(place)
+        self._write(places, rows)
+        for place, name, signature in zip(places.tolist(), missing, signatures, strict=True):
             self._tenant[place], self._signature[place], self._place[name] = name, signature, place
+
+    def _write(self, places: np.ndarray, rows: list[Any]) -> None:
+        if self._stack is None:
+            size = len(self._tenant)
+            self._stack = jax.tree.map(lambda row: jnp.zeros((size, *row.shape), row.dtype), rows[0])
         # Repeats of the last, so that there is one program for all numbers up to a power of two.
         padding = _power_of_two(len(rows)) - len(rows)
         padded = jax.tree.map(lambda *arrays: np.stack(arrays), *rows, *rows[-1:] * padding)
-        self._stack = _write(self._stack, np.append(places, places[-1:].repeat(padding)), padded)
-
-    def _grow(self, needed: int, row: Any) -> None:
-        """Start again with room for a batch and, within the limit, for all tasks there are."""
-        size = _power_of_two(max(needed, self._store.count(), 2 * len(self._tenant)))
-        self._clear(min(self._capacity, size))
-        self._stack = jax.tree.map(lambda a: jnp.zeros((len(self._tenant), *a.shape), a.dtype), row)
+        try:
+            self._stack = _overwrite(self._stack, np.append(places, places[-1:].repeat(padding)), padded)
+        except BaseException:
+            # The stack was given away.
+            self._clear(0)
+            raise
 
     def _evict(self, place: int) -> None:
         name = self._tenant[place]
@@ -104,7 +113,7 @@ class Residents:
 
 
 @jax.jit(donate_argnums=0)
-def _write(stack: Any, places: Any, rows: Any) -> Any:
+def _overwrite(stack: Any, places: Any, rows: Any) -> Any:
     return jax.tree.map(lambda whole, row: whole.at[places].set(row), stack, rows)
 
 

@@ -225,6 +225,8 @@ def run(config: Config, folder: RunFolder, console: Console | None, trackers: tu
         raise UserError("speech runs in one process: leave out --coordinator.")
     if config.pretrained is None and config.num_updates == 0:
         raise UserError(f"{config.algorithm} does not train by itself: name a trained run's folder with --pretrained.")
+    if config.keep_best:
+        raise UserError("speech hands on the last prior, not the best: leave out --keep-best.")
     if config.pretrained is None and config.mean_rate == 0:
         raise UserError("--mean-rate 0 holds a mean of random weights: name a trained run's folder with --pretrained.")
     if config.returning and config.algorithm in MIXED:

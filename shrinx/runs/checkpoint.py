@@ -22,7 +22,7 @@ _DIGEST = "digest"
 
 def save(folder: Path, step: int, state: Any, *, keep: int = KEEP) -> Path:
     """Write `state` as the checkpoint of `step` and remove all but the newest `keep`."""
-    arrays = {f"{index:05d}": np.asarray(leaf) for index, leaf in enumerate(jax.tree.leaves(state))}
+    arrays = {f"{index:05d}": _plain(np.asarray(leaf)) for index, leaf in enumerate(jax.tree.leaves(state))}
     path = folder / f"{step:010d}.npz"
     stored: dict[str, Any] = {**arrays, _DIGEST: np.frombuffer(_digest(arrays), dtype=np.uint8)}
     write_atomically(path, lambda file: np.savez(file, **stored))
@@ -61,11 +61,16 @@ def _read(path: Path, like: Any) -> Any:
     digest = arrays.pop(_DIGEST, None)
     if digest is None or digest.tobytes() != _digest(arrays):
         raise _Damaged("its digest does not match")
-    expected = [(np.shape(leaf), np.asarray(leaf).dtype) for leaf in leaves]
-    found = [(array.shape, array.dtype) for array in arrays.values()]
-    if expected != found:
+    expected = [np.asarray(leaf) for leaf in leaves]
+    if [(_plain(ours).shape, _plain(ours).dtype) for ours in expected] != [(a.shape, a.dtype) for a in arrays.values()]:
         raise UserError(f"Checkpoint {path} belongs to another model or algorithm: its arrays have other shapes.")
-    return treedef.unflatten([jax.numpy.asarray(array) for array in arrays.values()])
+    stored = (array.view(ours.dtype) for array, ours in zip(arrays.values(), expected, strict=True))
+    return treedef.unflatten([jax.numpy.asarray(array) for array in stored])
+
+
+def _plain(array: np.ndarray) -> np.ndarray:
+    """numpy has no bfloat16 of its own and reads it back as bytes: such types are kept as integers."""
+    return array.view(f"u{array.dtype.itemsize}") if array.dtype.kind == "V" else array
 
 
 def _files(folder: Path) -> list[Path]:

@@ -23,7 +23,9 @@ class Kept(eqx.Module):
 
     @classmethod
     def begin(cls, learner: Learner, prior: Prior) -> "Kept":
-        return cls(learner.init(prior), prior, jnp.full((), jnp.inf))
+        state = learner.init(prior)
+        # Not the prior as it was given: what the learner imposes and adds (rates of Meta-SGD) is a part of it.
+        return cls(state, state.prior, jnp.full((), jnp.inf))
 
     def after(self, state: LearnerState, loss: Float[Array, ""], *, keep_best: bool) -> "Kept":
         """After another chunk with this mean query loss, which is NaN if no task was any use."""

@@ -46,13 +46,13 @@ def tune(
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    sampler = optuna.samplers.RandomSampler(seed=seed)
     setup = module.setup(base)
     direction = "minimize" if setup.lower_is_better else "maximize"
     names = jax.eval_shape(setup.init, jax.random.key(seed)).modules.names
-    study = optuna.create_study(
-        study_name=name, storage=storage, sampler=sampler, direction=direction, load_if_exists=True
-    )
+    study = optuna.create_study(study_name=name, storage=storage, direction=direction, load_if_exists=True)
+    # Of the seed and of what the study has already: the same command again adds other trials, not the same.
+    drawn = np.random.SeedSequence([seed, len(study.get_trials(deepcopy=False))]).generate_state(1)
+    study.sampler = optuna.samplers.RandomSampler(seed=int(drawn[0]))
     known = study.user_attrs.get("space")
     ours = {field: [bounds.low, bounds.high] for field, bounds in space.items()}
     if known is not None and known != ours:
