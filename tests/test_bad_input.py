@@ -196,7 +196,7 @@ LEARNERS = {
             linear_solver=sx.CG(),
             adjoint=sx.Unroll(last=1),
         ),
-        "give one of them",
+        "replaces: give one",
     ),
     "regulariser": (lambda: make_learners(regulariser=-1.0), "`regulariser` must be 0 or greater"),
 }
