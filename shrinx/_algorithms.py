@@ -120,9 +120,7 @@ def sigma_reptile(
     ... )
     """
     if adjoint is not None and linear_solver is not None:
-        raise ValueError(
-            "`linear_solver` belongs to the implicit gradient, which `adjoint` replaces: give one."
-        )
+        raise ValueError("`linear_solver` belongs to the implicit gradient, which `adjoint` replaces: give one.")
     return Learner(
         Reptile(Implicit(linear_solver or CG()) if adjoint is None else adjoint),
         solver,
