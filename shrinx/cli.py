@@ -247,7 +247,10 @@ def _tune(rest: list[str]) -> int:
         seed=options.config.seed,
         report=lambda line: print(line, file=sys.stderr),
     )
-    finished = sum(trial.value is not None for trial in study.get_trials())
+    trials = study.get_trials()
+    if not trials:
+        raise UserError(f"The study in {options.storage} holds no trials yet: add some with --trials, or name another.")
+    finished = sum(trial.value is not None for trial in trials)
     if not finished:
         raise UserError("No trial gave a finite score; narrow the search space or lower the inner rate.")
     flags = " ".join(f"--{name.replace('_', '-')} {value:.3g}" for name, value in study.best_params.items())
@@ -274,7 +277,9 @@ def _print_summary(result: dict[str, Any], path: Path) -> None:
         return f"{part['mean']:.4g}" + (f" ± {part['ci95']:.2g}" if part["ci95"] is not None else "")
 
     chosen = [module["name"] for module in result["modules"] if module["selected"]]
-    adapted = "with all modules adapted" if result["curves"]["steps"][-1] else "without adaptation"
+    # Several conditions together have no curves unless they were asked for.
+    curves = result.get("curves")
+    adapted = "without adaptation" if curves and curves["steps"][-1] == 0 else "with all modules adapted"
     print(f"{result['metric']['name']} on held-out tasks: {score(test['all'])} {adapted}{',' if chosen else '.'}")
     if chosen:
         print(f"{score(test['selected'])} with {', '.join(chosen)} ({result['fraction']:.1%} of the parameters).")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from .cli_actions import Action, run_action
-from .data import load_omniglot, miniimagenet, omniglot
+from .data import load_omniglot, miniimagenet, omniglot, speech
 from .data.download import download
 from .data.images import need_pillow
 from .data.location import VARIABLE, data_folder
@@ -24,7 +24,8 @@ _FILES = {
     "omniglot": (omniglot.FILE,),
     "miniimagenet": (*map(miniimagenet.file_name, miniimagenet.SPLITS), miniimagenet.NAMES),
 }
-_COMMANDS = {"omniglot": omniglot.COMMAND, "miniimagenet": miniimagenet.COMMAND}
+_SPEECH = {"audiomnist": (speech.FILE,)}
+_COMMANDS = {"omniglot": omniglot.COMMAND, "miniimagenet": miniimagenet.COMMAND, "audiomnist": speech.COMMAND}
 
 _EXAMPLES = f"""examples:
   shrinx data list
@@ -87,7 +88,7 @@ def _add_recordings(parser: argparse.ArgumentParser) -> None:
 def _list(parsed: argparse.Namespace) -> None:
     folder = data_folder(parsed.data_dir)
     print(f"Data folder: {folder}")
-    for name, files in _FILES.items():
+    for name, files in (_FILES | _SPEECH).items():
         present = [folder / file for file in files if (folder / file).is_file()]
         if len(present) == len(files):
             size = sum(path.stat().st_size for path in present)

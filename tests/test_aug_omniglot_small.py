@@ -199,7 +199,7 @@ def test_reptile_runs_and_curves_are_drawn(tmp_path, data, capsys):
         ({"alphabets": (5, 10)}, "as many of the one as of the other; got 2 and 8"),
         ({"alphabets": (), "instances": ()}, "got 0 and 0"),
         ({"alphabets": (15, 15), "instances": (1, 1)}, "may come once only"),
-        ({"num_alphabets": 10, "num_instances": 3}, "T = 10 and K = 3, which is no condition"),
+        ({"num_alphabets": 10, "num_instances": 3}, "T = 10 and K = 3, which is none of the conditions"),
         ({"instances": (1, 1, 1, 1, 3, 5, 10, 16)}, "--instances 1 to 15"),
         ({"batch_size": 21}, "--batch-size 21 is more than the 20 images of a task with --instances 1"),
         ({"mean_rates": (0.1, 0.2)}, "--mean-rates has 2 numbers for 8 conditions; give one for each"),

@@ -222,6 +222,12 @@ def test_banks_that_cannot_be_made(prior, tmp_path, call, message):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_bank_below_a_file(prior, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BankError, match=r"Cannot create .*file/bank: "):
+        sx.Bank.create(tmp_path / "file" / "bank", prior, "w0")
+
+
 def test_folders_with_something_in_them_are_left_alone(bank, prior, tmp_path):
     before = {path: path.read_bytes() for path in files_of(tmp_path)}
     with pytest.raises(BankError, match="is not an empty folder; open the bank in it, or name a new folder"):

@@ -80,8 +80,18 @@ def test_a_name_in_several_folders_counts_in_its_class_only(tmp_path):
     lists = {"train": {"n01": ["1.png"]}, "validation": {"n02": ["n02/1.png"]}, "test": {"n03": ["1.png"]}}
     found = find_images(source, lists)
     assert found["validation"]["n02"] == [source / "n02" / "1.png"]
-    with pytest.raises(UserError, match="lacks 1 of the 4 images"):
+    with pytest.raises(UserError, match=r"lacks 1 of the 4 images .* nor any listed image of class n04"):
         find_images(source, lists | {"test": {"n03": ["1.png"], "n04": ["1.png"]}})
+
+
+def test_a_class_of_one_image_is_too_few(tmp_path):
+    source, lists = write_files(tmp_path / "images", image_files("classes")), write_lists(tmp_path / "lists")
+    table = (lists / "train.csv").read_text().splitlines()
+    label = table[1].split(",")[1]
+    kept = [row for row in table if not row.endswith(f",{label}")] + [table[1]]
+    (lists / "train.csv").write_text("\n".join(kept) + "\n")
+    with pytest.raises(UserError, match=f"Class {label} has 1 image; a task needs at least 2 of every class"):
+        prepare_miniimagenet(source, lists, tmp_path / "out")
 
 
 def test_a_broken_picture_leaves_what_was_there(tmp_path):
@@ -89,7 +99,7 @@ def test_a_broken_picture_leaves_what_was_there(tmp_path):
     source = write_files(tmp_path / "images", files | {"n09/n0900000001.png": b"broken"})
     lists = write_lists(tmp_path / "lists")
     prepare_miniimagenet(write_files(tmp_path / "good", files), lists, tmp_path / "out")
-    with pytest.raises(UserError, match=r"n0900000001.png is not a readable image"):
+    with pytest.raises(UserError, match=r"n0900000001.png is not a readable image \(of no known format\)"):
         prepare_miniimagenet(source, lists, tmp_path / "out")
     check_pictures(tmp_path / "out")
     assert not list((tmp_path / "out").glob(".*"))

@@ -11,6 +11,7 @@ from data_files import miniimagenet_folder, omniglot_arrays
 from shrinx.cli import main
 from shrinx.data.miniimagenet import SPLITS
 from shrinx.experiments import find_experiment
+from shrinx.runs.errors import UserError
 from shrinx.runs.meta import draw, grid
 
 CHARACTERS = 1230
@@ -218,3 +219,19 @@ def test_the_preset_is_the_papers_table(experiment, column):
             assert found == pytest.approx(float(expected) / config.variance)  # In units of λ.
         else:
             assert found == pytest.approx(float(expected)), field
+
+
+@pytest.mark.parametrize(
+    ("experiment", "changes", "message"),
+    [
+        ("omniglot", {"shots": 15}, "Each class has 20 images; 15 for the support set and 10 for the query set"),
+        ("omniglot", {"train_shots": 15}, "Each class has 20 images; 15 for the support set"),
+        ("miniimagenet", {"ways": 9, "queries": 1}, "There are .* classes to choose from; 9 `ways` are too many"),
+    ],
+)
+def test_tasks_that_the_data_cannot_serve_are_refused_before_training(
+    omniglot, miniimagenet, experiment, changes, message
+):
+    setup = make_setup(experiment, {"omniglot": omniglot, "miniimagenet": miniimagenet}[experiment], **changes)
+    with pytest.raises(UserError, match=message):
+        setup.check(split_of(setup))

@@ -280,7 +280,7 @@ def test_rotated_characters_are_classes_of_their_own():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda x, a, k: sample_alphabets(x, a, k, num_tasks=2), "has 6 drawings; 15 for the support set and 5"),
+        (lambda x, a, k: sample_alphabets(x, a, k, num_tasks=2), "has 6 images; 15 for the support set and 5"),
         (lambda x, a, k: sample_alphabets(x, a, k, num_tasks=2, num_support=6, num_query=0), "at least one each"),
         (lambda x, a, k: sample_episodes(x, a[0], k, num_tasks=2, ways=4, shots=1, queries=1), "4 `ways` are too many"),
         (

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from data_files import miniimagenet_folder, omniglot_folder
 
+from shrinx import cli
 from shrinx.cli import main
 from shrinx.experiments import EXPERIMENTS, find_experiment
 from shrinx.models.conv import ConvNet
@@ -146,6 +147,7 @@ def test_a_run_from_before_an_option_was_there_has_its_default(tmp_path):
         (["run", "sinusoid", "--preset", "huge"], "no preset 'huge'; known: quick, paper"),
         (["run", "sinusoid", "--seeds", "0"], "--seeds must be at least 1, got 0"),
         (["run", "sinusoid", "--out", "never", "--tracker", "foo"], "Unknown tracker 'foo'; known: tensorboard"),
+        (["tune", "sinusoid", "--trials", "0", "--storage", "sqlite:///:memory:"], "holds no trials yet"),
         (["report", "nowhere"], "nowhere"),
         (["report", "nowhere", "--out", "page.html"], "--out is for several runs"),
     ],
@@ -228,6 +230,18 @@ def test_ten_interruptions_change_no_bit(tmp_path):
     assert results[0]["test"] == results[1]["test"]
     steps = [row["step"] for row in read_metrics(pieces)]
     assert steps == [row["step"] for row in read_metrics(whole)]
+
+
+@pytest.mark.parametrize(
+    ("curves", "said"),
+    [({}, "with all"), ({"curves": {"steps": [0, 5]}}, "with all"), ({"curves": {"steps": [0]}}, "without adaptation")],
+)
+def test_the_last_words_of_a_run(capsys, curves, said):
+    """Of several conditions together there are no curves as a rule."""
+    score = {"mean": 0.5, "ci95": 0.1}
+    result = {"metric": {"name": "accuracy"}, "test": {"all": score, "selected": score}, "modules": [], **curves}
+    cli._print_summary(result, Path("run"))
+    assert f"accuracy on held-out tasks: 0.5 ± 0.1 {said}" in capsys.readouterr().out
 
 
 STATE = {"a": np.arange(6.0).reshape(2, 3), "b": np.int32(7)}

@@ -106,8 +106,12 @@ class Base:
         """The task-specific modules of the task `name`, stored as `delta`."""
         try:
             return decode(self.restriction.part.paths, delta, self.part)
+        except DamagedError:
+            raise  # It says itself which file it is.
         except (BankError, KeyError) as error:
-            raise DamagedError(f"Task {name!r} does not fit the modules of the bank: {error}.") from error
+            raise DamagedError(
+                f"Task {name!r} does not fit the modules of the bank: {str(error).rstrip('.')}."
+            ) from error
 
     def _leaves(self, prefix: str) -> tuple[jax.Array, ...]:
         return tuple(jnp.asarray(self.file.array(f"{prefix}/{path}")) for path in self.modules.paths)

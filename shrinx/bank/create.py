@@ -16,9 +16,12 @@ def new_folder(path: Path) -> Iterator[Path]:
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise _occupied(path)
     path = path.resolve()  # A link is kept, and the folder it leads to is replaced.
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}.part"
-    temporary.mkdir()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.mkdir()
+    except OSError as error:
+        raise BankError(f"Cannot create {path}: {error.strerror}.") from error
     try:
         yield temporary
         if path.exists():

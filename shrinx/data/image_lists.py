@@ -60,7 +60,12 @@ def find_images(folder: Path, lists: Lists) -> dict[str, dict[str, list[Path]]]:
             stacklevel=3,
         )
         return _each_class(lists, lambda label, names: by_class[label][: len(names)])
-    raise UserError(f"{folder} lacks {len(missing)} of the {len(listed)} images in the splits, such as {missing[0]}.")
+    lacking = f"{folder} lacks {len(missing)} of the {len(listed)} images in the splits, such as {missing[0]}"
+    absent = sorted({label for label, _ in listed} - {label for label, _ in found} - set(by_class))
+    if absent:
+        some = f"{absent[0]}{' and others' * (len(absent) > 1)}"
+        lacking += f"; there is neither a folder nor any listed image of class {some}"
+    raise UserError(f"{lacking}.")
 
 
 def _group(files: list[Path], key: Callable[[Path], str]) -> dict[str, list[Path]]:

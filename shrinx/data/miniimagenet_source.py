@@ -22,6 +22,9 @@ from .progress import Report, no_bar
 
 Pixels = UInt8[np.ndarray, "84 84 3"]
 
+FEWEST = 2
+"""Images of a class: one to adapt to, one to be judged by."""
+
 _CACHES = {
     "train": "mini-imagenet-cache-train.pkl",
     "validation": "mini-imagenet-cache-val.pkl",
@@ -84,8 +87,13 @@ def _write(path: Path, source: _Source, report: Report) -> tuple[int, int]:
     """Write a split image by image: the training images alone take 0.8 GB."""
     sizes = {name: len(images) for name, images in sorted(source.classes.items())}
     count = min(sizes.values())
+    smallest = min(sizes, key=sizes.__getitem__)
+    if count < FEWEST:
+        raise UserError(
+            f"Class {smallest} has {count} image{'s' * (count != 1)}; a task needs at least {FEWEST} of every class. "
+            "Get the rest, or take the class out of the splits."
+        )
     if count < max(sizes.values()):
-        smallest = min(sizes, key=sizes.__getitem__)
         warnings.warn(f"{path.name} gets the first {count} images of each class: {smallest} has no more.", stacklevel=3)
 
     def write(file: Any) -> None:

@@ -12,6 +12,7 @@ from ..runs.errors import UserError
 from .location import VARIABLE, data_folder
 
 FILE = "audiomnist16k.npz"
+COMMAND = f"shrinx data prepare-speech AudioMNIST/data {FILE}"
 HOP = 80
 """Samples in a frame of 5 ms."""
 RATE = 16_000
@@ -77,7 +78,7 @@ def load_speech(data_dir: str | Path | None = None) -> SpokenDigits:
     path = data_folder(data_dir)
     path = path if path.suffix == ".npz" else path / FILE
     if not path.is_file():
-        raise UserError(f"There is no {path}; put {FILE} there (docs/data.md says what it holds), or set {VARIABLE}.")
+        raise UserError(f"There is no {path}; make it with `{COMMAND}` and put it there, or set {VARIABLE}.")
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}

@@ -40,7 +40,7 @@ class Config(aug_omniglot.Config):
     may_be_zero: ClassVar[frozenset[str]] = frozenset({"inner_rate"})
 
     alphabets: tuple[int, ...] = ()
-    """T of each condition, training alphabets."""
+    """T of each condition, training alphabets; the first goes with the first of --instances, and so on."""
     instances: tuple[int, ...] = ()
     """K of each condition, drawings of a character that a task is adapted to."""
     num_alphabets: int = 15
@@ -177,8 +177,8 @@ def _check(config: Config) -> None:
         raise UserError("Every condition, a pair of --alphabets and --instances, may come once only.")
     if (config.num_alphabets, config.num_instances) not in pairs:
         raise UserError(
-            f"The result is about T = {config.num_alphabets} and K = {config.num_instances}, which is no condition: "
-            "name one with --num-alphabets and --num-instances."
+            f"The result is about T = {config.num_alphabets} and K = {config.num_instances}, which is none of the "
+            f"conditions (T, K) {', '.join(map(str, pairs))}: name one with --num-alphabets and --num-instances."
         )
     if min(config.alphabets) < 1 or not 1 <= min(config.instances) <= max(config.instances) <= NUM_SUPPORT_DRAWINGS:
         raise UserError(f"--alphabets must be at least 1 and --instances 1 to {NUM_SUPPORT_DRAWINGS}.")

@@ -77,7 +77,8 @@ def preset_config(algorithm: str, preset: str) -> Config:
     paper = Config(algorithm=algorithm, num_filters=32, decay=1.0, **{**common, **settings[algorithm]})
     if preset == "paper":
         return paper
-    return replace(paper, num_updates=20, tasks_per_update=2, num_filters=8, adapt_steps=10, num_test_tasks=10)
+    sizes = {"num_updates": 20, "tasks_per_update": 2, "num_filters": 8, "queries": 5}
+    return replace(paper, **sizes, adapt_steps=10, curve_steps=10, num_test_tasks=4)
 
 
 def setup(config: Config) -> Setup:

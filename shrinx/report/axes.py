@@ -74,7 +74,9 @@ def scale(axes: Axes, which: str, values: list[float]) -> None:
 
 
 def log_scale(axes: Axes, which: str, positive: list[float]) -> None:
-    margin = (max(positive) / min(positive)) ** 0.06 if max(positive) > min(positive) else 3.0
+    ratio = max(positive) / min(positive)
+    # At least a decade, so that there is more than one label to read values by.
+    margin = max(ratio**0.06, (10 / ratio) ** 0.5)
     log_axis(axes, which, min(positive) / margin, max(positive) * margin)
 
 

@@ -16,6 +16,7 @@ from .._prior import Prior
 from .._select import Selection, select
 from .folder import RunFolder
 from .parallel import over_seeds
+from .progress import meter
 from .setup import Outcome, Setup, TaskSource, draw
 from .statistics import finite, half_width, summarise
 from .trackers import Tracker
@@ -32,23 +33,24 @@ def meta_learn(
     lanes = Lanes(jax.vmap(jax.random.key)(jnp.asarray(seeds)), setup.splits(seeds))
     priors, seconds = train(setup, lanes, folder, console=console, trackers=trackers)
     trained = time.monotonic()
-    if console is not None:
-        console.print("Adapting to held-out tasks …")
-    result = _evaluate(setup, lanes, priors)
+    result = _evaluate(setup, lanes, priors, console)
     return {**result, "seconds": round(seconds + time.monotonic() - trained, 1)}
 
 
-def _evaluate(setup: Setup, lanes: Lanes, priors: Prior) -> dict[str, Any]:
+def _evaluate(setup: Setup, lanes: Lanes, priors: Prior, console: Console | None) -> dict[str, Any]:
     names = priors.modules.names
     chosen = select(typical(priors), setup.rule)
     subsets: dict[str, tuple[str, ...]] = {"all": names, "selected": chosen.names, **{name: (name,) for name in names}}
     subsets |= {label: tuple(members) for label, members in setup.subsets.items()}
     steps = grid(setup)
     curve_of = curves(setup, steps, lanes, priors)
-    drawn = {
-        members: curve_of(np.tile([name in members for name in names], (len(lanes.keys), 1)))
-        for members in dict.fromkeys(subsets.values())
-    }
+    adapting, drawn = dict.fromkeys(subsets.values()), {}
+    if console is not None:
+        console.print("Adapting to held-out tasks: all modules, and sets of them …")
+    with meter(len(adapting), 0, console) as progress:
+        for members in adapting:
+            drawn[members] = curve_of(np.tile([name in members for name in names], (len(lanes.keys), 1)))
+            progress.advance(len(drawn), ", ".join(members) if len(members) < 4 else f"{len(members)} modules")
     scored = {label: drawn[members] for label, members in subsets.items()}
     place = steps.index(setup.adapt_steps)
     at = {label: summarise(scores[..., place]) for label, scores in scored.items()}

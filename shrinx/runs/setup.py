@@ -14,7 +14,8 @@ from .._prior import Prior
 from .._select import AbstractRule, LargestGap
 from .._solver import AbstractSolver
 from .._task import Task
-from .._types import LossFn
+from .._types import LossFn, SampleFn
+from .errors import UserError
 
 TaskSource: TypeAlias = Callable[..., Task]
 """`source(key)`, or `source(key, split)` if the setup has splits, draws a batch of tasks inside the compiled loop.
@@ -62,7 +63,29 @@ class Setup:
 
     def splits(self, seeds: Sequence[int]) -> Any:
         """The arrays of each seed, along a leading axis; `None` if there are none."""
-        return None if self.split is None else stack([self.split(seed) for seed in seeds])
+        if self.split is None:
+            return None
+        try:
+            return stack([self.split(seed) for seed in seeds])
+        except ValueError as error:
+            raise UserError(str(error)) from error
+
+    def check(self, split: Any) -> None:
+        """Raise for tasks that the data cannot serve, before anything is trained on them."""
+        learner, key = self.learner_for(split), jax.random.key(0)
+
+        def drawn(source: TaskSource, query_sample: SampleFn | None) -> None:
+            one = jax.tree.map(lambda leaf: leaf[0], draw(source, key, split))
+            for sample, data in ((learner.sample, one.support), (query_sample, one.query)):
+                if sample is not None:
+                    sample(key, data)
+
+        try:
+            jax.eval_shape(lambda: drawn(self.train_tasks, learner.query_sample))
+            # Held-out tasks are scored on their whole query sets.
+            jax.eval_shape(lambda: drawn(self.test_tasks, None))
+        except ValueError as error:
+            raise UserError(str(error)) from error
 
     def learner_for(self, split: Any) -> Learner:
         return self.learner if self.learner_of is None else self.learner_of(split)

@@ -42,6 +42,8 @@ def train(
     **Returns:** their priors, along a leading axis, and the seconds it took.
     """
 
+    setup.check(jax.tree.map(lambda leaf: leaf[0], lanes.splits))
+
     def init(lane: Lanes) -> Kept:
         return Kept.begin(setup.learner_for(lane.splits), setup.init(jax.random.fold_in(lane.keys, 0)))
 

@@ -144,7 +144,7 @@ def _distinct(
 def _check_drawings(num_drawings: int, num_support: int, num_query: int) -> None:
     if min(num_support, num_query) < 1 or num_support + num_query > num_drawings:
         raise ValueError(
-            f"Each class has {num_drawings} drawings; {num_support} for the support set and {num_query} for the query "
+            f"Each class has {num_drawings} images; {num_support} for the support set and {num_query} for the query "
             "set must be at least one each and not more in all."
         )
 
