@@ -32,6 +32,7 @@ BANK = {
 }
 ADAPT = (
     "--help", "--base", "--task", "--data", "--speaker", "--max-steps", "--tolerance", "--learning-rate", "--scale",
+    "--replace",
 )  # fmt: skip
 SAY = ("--help", "--bank", "--voice", "--digits", "--reference", "--temperature", "--seed", "--replace")
 

@@ -157,7 +157,7 @@ def test_an_interrupted_enrolment_leaves_the_bank_as_it_was(folder, hearing, mon
     monkeypatch.setattr(cli_voices, "bar", watched)
     sx.Bank.open("bank").put("alice", sx.Bank.open("bank").prior.mean)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    assert main(["adapt", "--base", "bank", "--task", "alice", "--data", "alice"]) == 130
+    assert main(["adapt", "--base", "bank", "--task", "alice", "--data", "alice", "--replace"]) == 130
     assert capsys.readouterr().err.endswith("shrinx: interrupted.\n")
     assert 1 < steps[-1] < 20
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
