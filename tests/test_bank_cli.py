@@ -36,6 +36,7 @@ def finished(relaxed, tmp_path_factory):
     np.savez(folder / "alice.npz", x=x[0], y=np.sin(x[0]))
     np.savez(folder / "three.npz", x=x, y=2 * np.sin(x))
     np.savez(folder / "wrong.npz", a=np.ones(3))
+    np.savez(folder / "ragged.npz", x=x[0], y=x[0, :5])
     return folder
 
 
@@ -167,6 +168,7 @@ def test_settings_of_another_version_are_named():
         ("adapt --base voices --task a b --data three.npz", "There are 2 names and data of 3 tasks"),
         ("adapt --base voices --task a b --data alice.npz", "'x' of shape (10, 1); expected one like (3, 10, 1)"),
         ("adapt --base voices --task a --data wrong.npz", "holds the arrays ['a']; the experiment's tasks are made of"),
+        ("adapt --base voices --task a --data ragged.npz", "arrays of different lengths: 'x' (10, 1), 'y' (5, 1)"),
         ("adapt --base voices --task a --data alice.npz --learning-rate 1e9", "is not finite for ['a']: not stored"),
         ("adapt --base voices --task a --data alice.npz --learning-rate -1", "`learning_rate` must be positive"),
         ("adapt --base voices --task a --data alice.npz --max-steps 0", "`max_steps` must be at least 1, got 0"),

@@ -67,7 +67,7 @@ def test_foreign_files_are_one_sentence(tmp_path, changed, message):
 
 
 def test_missing_and_broken_files_say_what_to_do(tmp_path):
-    with pytest.raises(UserError, match=r"There is no .*audiomnist16k.npz; put .* there .*, or set SHRINX_DATA"):
+    with pytest.raises(UserError, match=r"There is no .*audiomnist16k.npz; make it with .*, or set SHRINX_DATA"):
         load_speech(tmp_path)
     (tmp_path / "audiomnist16k.npz").write_bytes(b"no zip")
     with pytest.raises(UserError, match="is damaged or no spoken digits"):

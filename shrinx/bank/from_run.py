@@ -102,8 +102,9 @@ def read_data(path: Path, setup: Setup, num_tasks: int | None) -> Data:
         shape = arrays[name].shape
         if len(shape) != leaf.ndim or shape[free:] != leaf.shape[free:]:
             raise BankError(f"{path} has an array '{name}' of shape {shape}; expected one like {leaf.shape}.")
-    lengths = {name: arrays[name].shape[:free] for name in names}
-    if len(set(lengths.values())) > 1:
+    # What is of one length in the experiment, such as the x and y of its points, is so here.
+    lengths = {(leaf.shape[:free], arrays[name].shape[:free]) for name, leaf in zip(names, leaves, strict=True)}
+    if len(lengths) > len({expected for expected, _ in lengths}):
         shapes = ", ".join(f"'{name}' {arrays[name].shape}" for name in names)
         raise BankError(f"{path} has arrays of different lengths: {shapes}.")
     return treedef.unflatten([arrays[name].astype(leaf.dtype) for name, leaf in zip(names, leaves, strict=True)])
