@@ -63,7 +63,7 @@ class Voices(NamedTuple):
     adapting: Any
     kept: Params
     """The (packed) parameters after the step at which voices stop."""
-    curve: Float[Array, "voices points"]
+    curve: Float[Array, "*voices points"]
     """Negative log-likelihood of the query strings; NaN where adaptation has not been yet."""
 
 
@@ -114,12 +114,11 @@ def adapt_voices(
 
 @eqx.filter_jit
 def start(adaptation: Adaptation, num_points: int) -> Voices:
-    packed, tasks, keys = adaptation.packing.pack_prior(adaptation.prior), adaptation.tasks, adaptation.keys
-    return Voices(
-        adapting=jax.vmap(lambda support, key: adaptation.problem(support, key).start(packed))(tasks.support, keys),
-        kept=jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(keys), *leaf.shape)), packed.mean),
-        curve=jnp.full((len(keys), num_points), jnp.nan),
-    )
+    def one(support: Recordings, key: PRNGKeyArray) -> Voices:
+        problem = adaptation.problem(support, key)
+        return Voices(problem.start(problem.prior), problem.prior.mean, jnp.full(num_points, jnp.nan))
+
+    return jax.vmap(one)(adaptation.tasks.support, adaptation.keys)
 
 
 @eqx.filter_jit
@@ -132,13 +131,12 @@ def advance(
     stop: Int[Array, ""],
 ) -> Voices:
     """From after `first` to after `last` steps, which is this `place` of the curve, or -1: none."""
-    packing, tasks = adaptation.packing, adaptation.tasks
-    packed, loss_fn = packing.pack_prior(adaptation.prior), packing.loss_fn(adaptation.network.negative_log_likelihood)
+    tasks, loss_fn = adaptation.tasks, adaptation.packing.loss_fn(adaptation.network.negative_log_likelihood)
 
     def one(support: Recordings, key: PRNGKeyArray, adapting: Any) -> tuple[Any, Params]:
         problem = adaptation.problem(support, key)
-        adapting = problem.advance(packed, adapting, first, last)
-        return adapting, problem.reached(packed, adapting)
+        adapting = problem.advance(problem.prior, adapting, first, last)
+        return adapting, problem.reached(problem.prior, adapting)
 
     adapting, params = jax.vmap(one)(tasks.support, adaptation.keys, voices.adapting)
     return Voices(

@@ -17,7 +17,7 @@ from rich.console import Console
 from .._prior import Prior
 from .._select import Selection, select
 from .folder import RunFolder
-from .meta import curves, curves_as_json, grid, metric_as_json, modules_as_json, typical
+from .meta import curves, curves_as_json, grid, metric_as_json, modules_as_json, score_sets, typical
 from .setup import Setup, stack
 from .statistics import summarise
 from .trackers import Tracker
@@ -54,9 +54,7 @@ def learn_conditions(
     lanes = lanes_of(setup, conditions, seeds)
     priors, seconds = train(setup, lanes, folder, console=console, trackers=trackers)
     trained = time.monotonic()
-    if console is not None:
-        console.print("Adapting to held-out tasks …")
-    result = _evaluate(setup, conditions, lanes, priors, reference, long)
+    result = _evaluate(setup, conditions, lanes, priors, reference, long, console)
     return {**result, "seconds": round(seconds + time.monotonic() - trained, 1)}
 
 
@@ -70,7 +68,13 @@ def lanes_of(setup: Setup, conditions: Sequence[Condition], seeds: Sequence[int]
 
 
 def _evaluate(
-    setup: Setup, conditions: Sequence[Condition], lanes: Lanes, priors: Prior, reference: int, long: bool
+    setup: Setup,
+    conditions: Sequence[Condition],
+    lanes: Lanes,
+    priors: Prior,
+    reference: int,
+    long: bool,
+    console: Console | None,
 ) -> dict[str, Any]:
     names, num_seeds = priors.modules.names, len(lanes.keys) // len(conditions)
     parts = [slice(num_seeds * index, num_seeds * (index + 1)) for index in range(len(conditions))]
@@ -83,7 +87,7 @@ def _evaluate(
         return np.repeat([[name in adapting for name in names] for adapting in members], num_seeds, axis=0)
 
     curve_of = curves(setup, [0, setup.adapt_steps], lanes, priors)
-    scored = {label: curve_of(masks(members)) for label, members in sets.items()}
+    scored = score_sets(curve_of, {label: masks(members) for label, members in sets.items()}, console)
     steps = grid(setup)
     drawn = curves(setup, steps, lanes, priors)(masks(sets["all"])) if long else None
     found = [

@@ -1,7 +1,7 @@
 """What most experiments do: train several seeds side by side, adapt to held-out tasks, say what was learned."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -44,14 +44,13 @@ def _evaluate(setup: Setup, lanes: Lanes, priors: Prior, console: Console | None
     subsets |= {label: tuple(members) for label, members in setup.subsets.items()}
     steps = grid(setup)
     curve_of = curves(setup, steps, lanes, priors)
-    adapting, drawn = dict.fromkeys(subsets.values()), {}
-    if console is not None:
-        console.print("Adapting to held-out tasks: all modules, and sets of them …")
-    with meter(len(adapting), 0, console) as progress:
-        for members in adapting:
-            drawn[members] = curve_of(np.tile([name in members for name in names], (len(lanes.keys), 1)))
-            progress.advance(len(drawn), ", ".join(members) if len(members) < 4 else f"{len(members)} modules")
-    scored = {label: drawn[members] for label, members in subsets.items()}
+    # Sets that are the same are scored once, under the first of their labels.
+    labels = {members: label for label, members in reversed(subsets.items())}
+    masks = {
+        label: np.tile([name in members for name in names], (len(lanes.keys), 1)) for members, label in labels.items()
+    }
+    drawn = score_sets(curve_of, masks, console)
+    scored = {label: drawn[labels[members]] for label, members in subsets.items()}
     place = steps.index(setup.adapt_steps)
     at = {label: summarise(scores[..., place]) for label, scores in scored.items()}
     result: dict[str, Any] = {
@@ -73,6 +72,20 @@ def _evaluate(setup: Setup, lanes: Lanes, priors: Prior, console: Console | None
         (_test_keys(lanes), lanes.splits), setup.test_tasks
     )
     return result | setup.extras(Outcome(priors, tasks, chosen.names))
+
+
+def score_sets(
+    curve_of: Callable[[np.ndarray], np.ndarray], masks: Mapping[str, np.ndarray], console: Console | None
+) -> dict[str, np.ndarray]:
+    """What `curve_of` gives for every set of modules, with a bar."""
+    found = {}
+    if console is not None:
+        console.print("Adapting to held-out tasks: all modules, and sets of them …")
+    with meter(len(masks), 0, console) as progress:
+        for label, mask in masks.items():
+            found[label] = curve_of(mask)
+            progress.advance(len(found), label)
+    return found
 
 
 def typical(priors: Prior) -> Prior:
