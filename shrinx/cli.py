@@ -1,4 +1,4 @@
-"""The command line: list, run, report, tune, data, bank, adapt, say, completion.
+"""The command line: list, run, report, tune, try, data, bank, adapt, say, completion.
 
 shrinx list
 shrinx run sinusoid --preset quick --algorithm sigma-reptile --seeds 2 --out runs/demo
@@ -23,6 +23,8 @@ from . import __version__
 from .cli_bank import run_adapt, run_bank, run_say
 from .cli_completion import completion
 from .cli_data import run_data
+from .cli_options import first_look, hint, parse
+from .cli_tune import run_try, run_tune
 from .runs.compilation import keep_programs
 from .runs.errors import UserError
 
@@ -49,7 +51,8 @@ def _command(arguments: list[str]) -> int:
         "list": _list,
         "run": _run,
         "report": _report,
-        "tune": _tune,
+        "tune": run_tune,
+        "try": run_try,
         "data": run_data,
         "bank": run_bank,
         "adapt": run_adapt,
@@ -96,65 +99,6 @@ def _list(rest: list[str]) -> int:
     return 0
 
 
-@dataclass(frozen=True)
-class _Look:
-    """What the defaults of all other options depend on."""
-
-    experiment: Any
-    algorithm: str
-    preset: str
-    arguments: list[str]
-
-    @property
-    def config(self) -> Any:
-        return self.experiment.config(self.algorithm, self.preset)
-
-
-def _first_look(rest: list[str], command: str, example: str) -> _Look | int:
-    """Find experiment, algorithm and preset among the arguments, or say how the command is used."""
-    from .experiments import EXPERIMENTS, find_experiment
-
-    parser = argparse.ArgumentParser(prog=f"shrinx {command}", add_help=False)
-    parser.add_argument("experiment", nargs="?")
-    parser.add_argument("--algorithm")
-    parser.add_argument("--preset", default="quick")
-    known, _ = parser.parse_known_args(rest)
-    if known.experiment not in EXPERIMENTS:
-        # After an option of the experiment's own, argparse takes that option's value for the experiment.
-        known.experiment = next((word for word in rest if word in EXPERIMENTS), known.experiment)
-    if known.experiment is None:
-        listing = "\n".join(f"  {name:18s} {summary}" for name, (_, summary) in EXPERIMENTS.items())
-        print(
-            f"usage: shrinx {command} EXPERIMENT [--algorithm A] [--preset P] [options]\n\n"
-            f"experiments:\n{listing}\n\n"
-            f"example: {example}\n"
-            f"`shrinx {command} EXPERIMENT --help` lists every option with its default."
-        )
-        return 0 if {"-h", "--help"} & set(rest) else 2
-    experiment = find_experiment(known.experiment)
-    arguments = list(rest)
-    arguments.remove(known.experiment)
-    return _Look(experiment, known.algorithm or experiment.algorithms[0], known.preset, arguments)
-
-
-def _parse(look: _Look, command: str, options: Any) -> Any:
-    """Read all options: those of the command, and one for every field of the experiment's configuration."""
-    import tyro
-
-    from .experiments.limits import check_limits
-
-    look.experiment.config(look.algorithm, look.preset)  # A one-line error if there is no such thing.
-    parsed = tyro.cli(
-        options,
-        prog=f"shrinx {command} {look.experiment.name}",
-        description=(look.experiment.module.__doc__ or "").strip(),
-        args=look.arguments,
-        default=options(config=look.config, preset=look.preset),
-    )
-    check_limits(parsed.config)
-    return parsed
-
-
 def _run(rest: list[str]) -> int:
     """Run an experiment in a folder."""
     import tyro
@@ -165,26 +109,27 @@ def _run(rest: list[str]) -> int:
     from .runs.folder import FinishedError, Request
     from .runs.watch import LostProcessError, give_up, watching
 
-    look = _first_look(rest, "run", "shrinx run sinusoid --preset quick --seeds 2 --out runs/demo")
+    look = first_look(rest, "run", "shrinx run sinusoid --preset quick --seeds 2 --out runs/demo")
     if isinstance(look, int):
         return look
     config_type: Any = tyro.conf.OmitArgPrefixes[type(look.config)]
 
     @dataclass(frozen=True)
     class Options:
-        config: Annotated[config_type, _help("the experiment's own")]  # pyright: ignore[reportInvalidTypeForm]
-        preset: Annotated[str, _help(f"one of {', '.join(look.experiment.presets)}")]
-        seeds: Annotated[int, _help("how many seeds to run together")] = 1
-        out: Annotated[Path | None, _help("the run's folder; runs/EXPERIMENT-ALGORITHM-PRESET by default")] = None
-        resume: Annotated[bool, tyro.conf.FlagCreatePairsOff, _help("go on with a half-finished run")] = False
-        tracker: Annotated[tuple[str, ...], _help("also log to tensorboard, wandb or mlflow")] = ()
+        config: Annotated[config_type, hint("the experiment's own")]  # pyright: ignore[reportInvalidTypeForm]
+        preset: Annotated[str, hint(f"one of {', '.join(look.experiment.presets)}")]
+        seeds: Annotated[int, hint("how many seeds to run together")] = 1
+        out: Annotated[Path | None, hint("the run's folder; runs/EXPERIMENT-ALGORITHM-PRESET by default")] = None
+        resume: Annotated[bool, tyro.conf.FlagCreatePairsOff, hint("go on with a half-finished run")] = False
+        tracker: Annotated[tuple[str, ...], hint("also log to tensorboard, wandb or mlflow")] = ()
         coordinator: Annotated[
-            str | None, _help("HOST:PORT of the first of several processes, or auto (SLURM, Kubernetes, Open MPI)")
+            str | None,
+            hint("HOST:PORT of the first of several processes, or auto (SLURM, Kubernetes, Open MPI)"),
         ] = None
-        processes: Annotated[int | None, _help("how many there are")] = None
-        process: Annotated[int | None, _help("which of them this is, from 0")] = None
+        processes: Annotated[int | None, hint("how many there are")] = None
+        process: Annotated[int | None, hint("which of them this is, from 0")] = None
 
-    options = _parse(look, "run", Options)
+    options = parse(look, "run", Options)
     if options.seeds < 1:
         raise UserError(f"--seeds must be at least 1, got {options.seeds}.")
     path = options.out or Path("runs") / f"{look.experiment.name}-{look.algorithm}-{look.preset}"
@@ -205,67 +150,6 @@ def _run(rest: list[str]) -> int:
     if is_first():
         _print_summary(result, path)
     return 0
-
-
-def _tune(rest: list[str]) -> int:
-    """Search hyperparameters on validation tasks."""
-    import tyro
-
-    from .runs.tune import tune
-
-    look = _first_look(rest, "tune", "shrinx tune sinusoid --algorithm sigma-maml --trials 64 --storage sqlite:///t.db")
-    if isinstance(look, int):
-        return look
-    config_type: Any = tyro.conf.OmitArgPrefixes[type(look.config)]
-
-    @dataclass(frozen=True)
-    class Options:
-        config: Annotated[config_type, _help("where trials start from")]  # pyright: ignore[reportInvalidTypeForm]
-        preset: Annotated[str, _help(f"one of {', '.join(look.experiment.presets)}")]
-        trials: Annotated[int, _help("how many trials to add to the study, 0 to look at those it has")] = 32
-        batch: Annotated[int, _help("trials trained together")] = 16
-        storage: Annotated[str, _help("an Optuna storage; workers that name the same share the study")] = (
-            "sqlite:///tune.db"
-        )
-        study: Annotated[str | None, _help("name of the study; EXPERIMENT-ALGORITHM by default")] = None
-        scatter: Annotated[tuple[str, str] | None, _help("draw these two modules' variances in all trials")] = None
-        least: Annotated[float | None, _help("draw only trials that score as well as this")] = None
-        figure: Annotated[Path, _help("where to draw them")] = Path("scatter.svg")
-
-    options = _parse(look, "tune", Options)
-    if options.trials < 0 or options.batch < 1:
-        raise UserError("--trials must be at least 0 and --batch at least 1.")
-    space = look.experiment.module.search_space(options.config)
-    study = tune(
-        look.experiment.module,
-        options.config,
-        space,
-        name=options.study or f"{look.experiment.name}-{look.algorithm}",
-        storage=options.storage,
-        num_trials=options.trials,
-        batch=options.batch,
-        seed=options.config.seed,
-        report=lambda line: print(line, file=sys.stderr),
-    )
-    trials = study.get_trials()
-    if not trials:
-        raise UserError(f"The study in {options.storage} holds no trials yet: add some with --trials, or name another.")
-    finished = sum(trial.value is not None for trial in trials)
-    if not finished:
-        raise UserError("No trial gave a finite score; narrow the search space or lower the inner rate.")
-    flags = " ".join(f"--{name.replace('_', '-')} {value:.3g}" for name, value in study.best_params.items())
-    print(f"Best of {finished}: {study.best_value:.4g} with\n{flags}")
-    if options.scatter is not None:
-        from .report.scatter import write_scatter
-
-        print(write_scatter(study, options.scatter, options.figure, least=options.least))
-    return 0
-
-
-def _help(text: str) -> Any:
-    import tyro
-
-    return tyro.conf.arg(help=text)
 
 
 def _print_summary(result: dict[str, Any], path: Path) -> None:

@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
-COMMANDS = ("list", "run", "report", "tune", "data", "bank", "adapt", "say", "completion")
+COMMANDS = ("list", "run", "report", "tune", "try", "data", "bank", "adapt", "say", "completion")
 # Options besides those of the experiment's configuration: those that take a value, and those that do not.
 SETTINGS = {
     "run": ("--preset", "--seeds", "--out", "--tracker", "--coordinator", "--processes", "--process"),
     "tune": ("--preset", "--trials", "--batch", "--storage", "--study", "--scatter", "--least", "--figure"),
+    "try": ("--preset", "--values", "--alone", "--out"),
 }
-FLAGS = {"run": ("--help", "--resume"), "tune": ("--help",)}
+FLAGS = {"run": ("--help", "--resume"), "tune": ("--help",), "try": ("--help",)}
 # The options of each action on a bank, and those of `adapt` and `say`.
 BANK = {
     "create": ("--help", "--run", "--modules", "--seed", "--compression", "--posterior"),
@@ -88,6 +89,7 @@ def rules() -> Iterator[Rule]:
     yield Rule("report", current="-*", words=("--help", "--out"))
     yield Rule("report", paths="folders")
     yield Rule("run", previous="--out", paths="folders")
+    yield Rule("try", previous="--out", paths="files")
     yield Rule("run", previous="--tracker", words=tuple(TRACKERS))
     for command in SETTINGS:
         yield Rule(command, experiment="", words=tuple(EXPERIMENTS))

@@ -142,6 +142,33 @@ def test_how_far_curves_go_and_what_they_are_of(omniglot):
     assert setup.solver_for(None).window == 3
 
 
+def test_queries_are_classified_with_so_many_of_every_other_class(omniglot):
+    setup = make_setup("omniglot", omniglot, num_filters=8, num_test_tasks=1, queries=12, queries_at_once=2)
+    prior = setup.init(jax.random.key(0))
+    task = jax.tree.map(
+        lambda leaf: leaf[0], eqx.filter_jit(draw)(setup.test_tasks, jax.random.key(1), split_of(setup))
+    )
+    # Noise, since the drawings of this data set hardly differ.
+    images = jax.random.uniform(jax.random.key(2), task.query[0].shape)
+    rows = np.arange(60).reshape(5, 6, 2).swapaxes(0, 1).reshape(6, 10)
+    one_batch = setup.also["all, one batch"]
+    by_hand = [one_batch(prior.mean, (images[batch], task.query[1][batch])) for batch in rows]
+    found = setup.metric_fn(prior.mean, (images, task.query[1]))
+    np.testing.assert_allclose(found, np.mean(by_hand), rtol=1e-6)
+    assert found != one_batch(prior.mean, (images, task.query[1]))
+
+
+def test_queries_in_one_batch_have_one_score(omniglot):
+    assert make_setup("omniglot", omniglot, queries=4, queries_at_once=None).also == {}
+    assert make_setup("omniglot", omniglot, queries=4, queries_at_once=4).also == {}
+
+
+@pytest.mark.parametrize("size", [0, 3, 8])
+def test_queries_must_fill_their_batches(omniglot, size):
+    with pytest.raises(UserError, match=f"must divide the 4 `queries` of a class, got {size}"):
+        make_setup("omniglot", omniglot, queries=4, queries_at_once=size)
+
+
 def test_one_variance_for_all_modules(omniglot):
     setup = make_setup("omniglot", omniglot, shared_variance=True, num_filters=2)
     assert setup.init(jax.random.key(0)).modules.names == ("all",)

@@ -9,14 +9,17 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 
 from .._modules import by_label, by_layer
 from .._prior import Prior
 from .._select import Share
-from ..models.conv import ConvNet
+from .._types import LossFn
+from ..models.conv import ConvNet, ConvParams
+from ..runs.errors import UserError
 from ..runs.meta import Setup, TaskSource
 from ..runs.tune import Range
-from ..tasks.images import Rows, sample_rows
+from ..tasks.images import Rows, in_batches, sample_rows
 from .algorithms import PLAIN, SIGMA, LearnerConfig, make_learner
 
 ALGORITHMS = (*SIGMA, *PLAIN)
@@ -33,6 +36,8 @@ class Config(LearnerConfig):
     """The same in meta-training, where Reptile needs more than one to see what generalises."""
     queries: int = 15
     """Images of a class that adapted parameters are judged by."""
+    queries_at_once: int | None = None
+    """So many of them are classified together in the test, with as many of every other class; all by default."""
     batch_size: int = 5
     """Images in a step of adaptation; all there are if they are fewer."""
     num_filters: int = 64
@@ -80,6 +85,7 @@ def setup(
         return data if len(data[1]) <= config.batch_size else sample_rows(key, data, size=config.batch_size)
 
     counts = {"ways": config.ways, "queries": config.queries}
+    accuracy = _accuracy(config, network)
     held_out = {"num_tasks": config.num_test_tasks, "shots": config.shots, **counts}
     return Setup(
         learner=make_learner(config, sample=sample),
@@ -95,10 +101,28 @@ def setup(
         adapt_steps=config.adapt_steps,
         curve_steps=config.curve_steps,
         metric_name="accuracy",
-        metric_fn=network.accuracy,
+        metric_fn=accuracy,
+        also={} if accuracy == network.accuracy else {"all, one batch": network.accuracy},
         lower_is_better=False,
         # Variances spread from 100 down to the least that is allowed, and the widest gap may be anywhere.
         rule=Share(),
         chunk=100,
         test_chunk=test_chunk,
     )
+
+
+def _accuracy(config: Config, network: ConvNet) -> LossFn:
+    """Of batches with `queries_at_once` images of every class: batch norm sees no others."""
+    size = config.queries if config.queries_at_once is None else config.queries_at_once
+    if size < 1 or config.queries % size:
+        raise UserError(
+            f"`queries_at_once` must divide the {config.queries} `queries` of a class, got {config.queries_at_once}."
+        )
+    if size == config.queries:
+        return network.accuracy
+
+    def accuracy(params: ConvParams, query: Rows) -> jax.Array:
+        batches = jax.tree.map(lambda rows: in_batches(rows, config.ways, size), query)
+        return jnp.mean(jax.vmap(lambda batch: network.accuracy(params, batch))(batches))
+
+    return accuracy

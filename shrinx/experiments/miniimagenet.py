@@ -74,6 +74,7 @@ def preset_config(algorithm: str, preset: str) -> Config:
         },
     }
     common: dict[str, Any] = {"num_updates": 60_000, "tasks_per_update": 5, "adapt_steps": 50, "num_test_tasks": 600}
+    common["queries_at_once"] = 1  # See `omniglot`.
     paper = Config(algorithm=algorithm, num_filters=32, decay=1.0, **{**common, **settings[algorithm]})
     if preset == "paper":
         return paper

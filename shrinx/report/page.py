@@ -84,7 +84,7 @@ def _scores(run: LoadedRun) -> str:
     test = run.result.get("test") or {}
     names = {"before": "nothing (before adaptation)", "all": "all modules", "selected": "selected modules"}
     rows = [(names[key], test[key]) for key in names if test.get(key)]
-    rows += [*(test.get("subsets") or {}).items()]
+    rows += [*(test.get("also") or {}).items(), *(test.get("subsets") or {}).items()]
     rows += [(f"only {name}", score) for name, score in (test.get("only") or {}).items()]
     metric = (run.result.get("metric") or {}).get("name") or "score"
     widths = any(len(score.get("values") or ()) > 1 for _, score in rows)

@@ -24,8 +24,16 @@ TEXT = (str, type(None))
 SCORE = Record({"mean": NUMBER}, {"ci95": NUMBER, "over": TEXT, "values": [NUMBER]})
 MODULE = Record({"name": str}, {"size": NUMBER, "variance": NUMBER, "variances": [NUMBER], "selected": bool})
 TEST = Record(
-    {}, {"all": SCORE, "selected": SCORE, "before": SCORE, "only": Named(SCORE), "subsets": Named(SCORE)}
-)  # fmt: skip
+    {},
+    {
+        "all": SCORE,
+        "selected": SCORE,
+        "before": SCORE,
+        "only": Named(SCORE),
+        "subsets": Named(SCORE),
+        "also": Named(SCORE),
+    },
+)
 CURVES = Record(
     {"steps": [(int, float)], "series": Named(Record({"mean": [NUMBER]}, {"ci95": [NUMBER]}))}, {"horizon": NUMBER}
 )

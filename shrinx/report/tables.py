@@ -39,7 +39,7 @@ def scores(result: dict[str, Any]) -> list[list[Any]]:
     """Held-out score of each adapted set of modules."""
     test = result.get("test") or {}
     listed = [(kind, kind, test[kind]) for kind in ("before", "all", "selected") if test.get(kind)]
-    for kind in ("subsets", "only"):
+    for kind in ("also", "subsets", "only"):
         listed += [(kind, name, score) for name, score in (test.get(kind) or {}).items()]
     seeds = max((len(score.get("values") or ()) for _, _, score in listed), default=0)
     header = ["kind", "adapted", "mean", "ci95", "over", *(f"seed {index}" for index in range(seeds))]

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -14,6 +15,7 @@ from rich.console import Console
 from .._evaluate import adaptation_curve
 from .._prior import Prior
 from .._select import Selection, select
+from .._types import LossFn
 from .folder import RunFolder
 from .parallel import over_seeds
 from .progress import meter
@@ -63,6 +65,7 @@ def _evaluate(setup: Setup, lanes: Lanes, priors: Prior, console: Console | None
             "selected": at["selected"],
             "only": {name: at[name] for name in names},
             "subsets": {label: at[label] for label in setup.subsets},
+            "also": {label: _score_by(metric_fn, setup, lanes, priors) for label, metric_fn in setup.also.items()},
         },
         "curves": curves_as_json(scored, steps, setup.learner.num_steps),
     }
@@ -72,6 +75,12 @@ def _evaluate(setup: Setup, lanes: Lanes, priors: Prior, console: Console | None
         (_test_keys(lanes), lanes.splits), setup.test_tasks
     )
     return result | setup.extras(Outcome(priors, tasks, chosen.names))
+
+
+def _score_by(metric_fn: LossFn, setup: Setup, lanes: Lanes, priors: Prior) -> dict[str, Any]:
+    """All modules adapted, another score than the setup's own."""
+    curve_of = curves(replace(setup, metric_fn=metric_fn), [setup.adapt_steps], lanes, priors)
+    return summarise(curve_of(np.ones(priors.log_variance.shape, bool))[..., 0])
 
 
 def score_sets(

@@ -47,6 +47,8 @@ class Setup:
     average: int = 0
     """Held-out tasks are judged by the average over about so many last steps; 0 is the learner's own way."""
     metric_fn: LossFn | None = None
+    also: Mapping[str, LossFn] = field(default_factory=dict)
+    """Further scores, by name, of held-out tasks with all modules adapted."""
     lower_is_better: bool = True
     rule: AbstractRule = field(default_factory=LargestGap)
     subsets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

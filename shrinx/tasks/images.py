@@ -113,6 +113,12 @@ def sample_augmented(key: PRNGKeyArray, data: Rows, *, size: int, affine: Affine
     return augment(augment_key, images, affine), labels
 
 
+def in_batches(rows: Shaped[Array, "rows ..."], num_classes: int, size: int) -> Shaped[Array, "batches batch_rows ..."]:
+    """Rows of a task, all classes equally many, as batches of `size` rows of every class."""
+    by_class = rows.reshape(num_classes, -1, size, *rows.shape[1:])
+    return jnp.moveaxis(by_class, 1, 0).reshape(-1, num_classes * size, *rows.shape[1:])
+
+
 def _split_drawings(
     images: Dataset, characters: Int[Array, "tasks classes"], num_support: int, num_query: int
 ) -> tuple[Rows, Rows]:

@@ -94,7 +94,7 @@ class Run:
     metric: str
     seconds: float
     scores: dict[str, Score]
-    """By condition: `before`, `all`, `selected`, a subset's name, `only MODULE`."""
+    """By condition: `before`, `all`, `selected`, a subset's name, `only MODULE`; what was scored `also`, by its name."""
     curves: dict[str, Curve]
     """By what adapts: `all`, `selected`, a subset's name, a module's name."""
     curve_steps: int | None
@@ -197,7 +197,7 @@ def _parse(
 
 def _scores(test: dict[str, Any]) -> dict[str, Score]:
     found = {condition: test[condition] for condition in ("before", "all", "selected") if test.get(condition)}
-    found |= test.get("subsets") or {}
+    found |= (test.get("subsets") or {}) | (test.get("also") or {})
     found |= {f"only {name}": score for name, score in (test.get("only") or {}).items()}
     return {condition: _score(score) for condition, score in found.items()}
 

@@ -1,0 +1,102 @@
+"""Search of hyperparameters: random ones in a study, or given ones in a file."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from .cli_options import first_look, hint, parse
+from .runs.errors import UserError
+
+
+def run_tune(rest: list[str]) -> int:
+    """Search hyperparameters on validation tasks."""
+    import tyro
+
+    from .runs.tune import tune
+
+    look = first_look(rest, "tune", "shrinx tune sinusoid --algorithm sigma-maml --trials 64 --storage sqlite:///t.db")
+    if isinstance(look, int):
+        return look
+    config_type: Any = tyro.conf.OmitArgPrefixes[type(look.config)]
+
+    @dataclass(frozen=True)
+    class Options:
+        config: Annotated[config_type, hint("where trials start from")]  # pyright: ignore[reportInvalidTypeForm]
+        preset: Annotated[str, hint(f"one of {', '.join(look.experiment.presets)}")]
+        trials: Annotated[int, hint("how many trials to add to the study, 0 to look at those it has")] = 32
+        batch: Annotated[int, hint("trials trained together")] = 16
+        storage: Annotated[str, hint("an Optuna storage; workers that name the same share the study")] = (
+            "sqlite:///tune.db"
+        )
+        study: Annotated[str | None, hint("name of the study; EXPERIMENT-ALGORITHM by default")] = None
+        scatter: Annotated[tuple[str, str] | None, hint("draw these two modules' variances in all trials")] = None
+        least: Annotated[float | None, hint("draw only trials that score as well as this")] = None
+        figure: Annotated[Path, hint("where to draw them")] = Path("scatter.svg")
+
+    options = parse(look, "tune", Options)
+    if options.trials < 0 or options.batch < 1:
+        raise UserError("--trials must be at least 0 and --batch at least 1.")
+    space = look.experiment.module.search_space(options.config)
+    study = tune(
+        look.experiment.module,
+        options.config,
+        space,
+        name=options.study or f"{look.experiment.name}-{look.algorithm}",
+        storage=options.storage,
+        num_trials=options.trials,
+        batch=options.batch,
+        seed=options.config.seed,
+        report=lambda line: print(line, file=sys.stderr),
+    )
+    trials = study.get_trials()
+    if not trials:
+        raise UserError(f"The study in {options.storage} holds no trials yet: add some with --trials, or name another.")
+    finished = sum(trial.value is not None for trial in trials)
+    if not finished:
+        raise UserError("No trial gave a finite score; narrow the search space or lower the inner rate.")
+    flags = " ".join(f"--{name.replace('_', '-')} {value:.3g}" for name, value in study.best_params.items())
+    print(f"Best of {finished}: {study.best_value:.4g} with\n{flags}")
+    if options.scatter is not None:
+        from .report.scatter import write_scatter
+
+        print(write_scatter(study, options.scatter, options.figure, least=options.least))
+    return 0
+
+
+def run_try(rest: list[str]) -> int:
+    """Try given settings on validation tasks."""
+    import tyro
+    from rich.console import Console
+
+    from .experiments.limits import check_limits
+    from .runs.trials import Plan, read_values, try_values
+
+    look = first_look(rest, "try", "shrinx try sinusoid --values mean_rate=1e-3,3e-3 inner_steps=10,20")
+    if isinstance(look, int):
+        return look
+    config_type: Any = tyro.conf.OmitArgPrefixes[type(look.config)]
+
+    @dataclass(frozen=True)
+    class Options:
+        config: Annotated[config_type, hint("what trials differ from")]  # pyright: ignore[reportInvalidTypeForm]
+        preset: Annotated[str, hint(f"one of {', '.join(look.experiment.presets)}")]
+        values: Annotated[
+            tuple[str, ...],
+            hint("FIELD=VALUE,VALUE,… for each field that varies: the first of all, the second, …"),
+        ] = ()
+        alone: Annotated[tuple[str, ...], hint("also score these modules, each adapted alone")] = ()
+        out: Annotated[Path, hint("the file to write; trials that it has already are not repeated")] = Path(
+            "trials.json"
+        )
+
+    options = parse(look, "try", Options)
+    trials = read_values(options.values, options.config, check_limits)
+    plan = Plan(look.experiment.name, look.algorithm, options.preset, options.config, options.alone)
+    rows = try_values(look.experiment.module, plan, trials, options.out, console=Console(stderr=True))
+    labels = list(rows[0]["scores"])
+    print("\t".join([*labels, "with"]))
+    for row in rows:
+        scores = ("none" if score is None else f"{score:.4g}" for score in row["scores"].values())
+        print("\t".join([*scores, " ".join(f"{name}={value}" for name, value in row["values"].items())]))
+    return 0
