@@ -17,7 +17,8 @@ from rich.console import Console
 from .._prior import Prior
 from .._select import Selection, select
 from .folder import RunFolder
-from .meta import curves, curves_as_json, grid, metric_as_json, modules_as_json, score_sets, typical
+from .meta import curves, curves_as_json, grid, metric_as_json, modules_as_json, typical
+from .scores import score_sets
 from .setup import Setup, stack
 from .statistics import summarise
 from .trackers import Tracker
@@ -54,7 +55,7 @@ def learn_conditions(
     lanes = lanes_of(setup, conditions, seeds)
     priors, seconds = train(setup, lanes, folder, console=console, trackers=trackers)
     trained = time.monotonic()
-    result = _evaluate(setup, conditions, lanes, priors, reference, long, console)
+    result = _evaluate(setup, conditions, lanes, priors, reference, long, folder, console)
     return {**result, "seconds": round(seconds + time.monotonic() - trained, 1)}
 
 
@@ -74,6 +75,7 @@ def _evaluate(
     priors: Prior,
     reference: int,
     long: bool,
+    folder: RunFolder,
     console: Console | None,
 ) -> dict[str, Any]:
     names, num_seeds = priors.modules.names, len(lanes.keys) // len(conditions)
@@ -87,7 +89,7 @@ def _evaluate(
         return np.repeat([[name in adapting for name in names] for adapting in members], num_seeds, axis=0)
 
     curve_of = curves(setup, [0, setup.adapt_steps], lanes, priors)
-    scored = score_sets(curve_of, {label: masks(members) for label, members in sets.items()}, console)
+    scored = score_sets(curve_of, {label: masks(members) for label, members in sets.items()}, folder.scores, console)
     steps = grid(setup)
     drawn = curves(setup, steps, lanes, priors)(masks(sets["all"])) if long else None
     found = [

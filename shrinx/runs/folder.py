@@ -4,6 +4,7 @@ config.json      experiment, algorithm, preset, every field of the configuration
 environment.json command line, versions, device, commit, date
 metrics.jsonl    one line per chunk of updates
 checkpoints/     the newest few states
+scores.npz       held-out tasks while they are being scored; gone when the run is finished
 result.json      written last: its presence says that the run is finished
 figures/*.svg, tables/*.csv, report.html
 """
@@ -68,6 +69,11 @@ class RunFolder:
     def result(self) -> Path:
         return self.path / "result.json"
 
+    @property
+    def scores(self) -> Path:
+        """What is known of held-out tasks before the run is finished."""
+        return self.path / "scores.npz"
+
     @staticmethod
     def open(path: Path, request: Request, *, resume: bool) -> "RunFolder":
         """Start a run in `path`, or go on with it. Refuses a folder that holds anything else."""
@@ -109,6 +115,7 @@ class RunFolder:
 
     def finish(self, result: dict[str, Any]) -> None:
         write_json(self.result, result)
+        self.scores.unlink(missing_ok=True)
 
     def withdraw(self) -> None:
         """Take back what `open` wrote if nothing else has come to it: a run that never began is not half finished."""

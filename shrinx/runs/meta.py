@@ -1,7 +1,6 @@
 """What most experiments do: train several seeds side by side, adapt to held-out tasks, say what was learned."""
 
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +17,7 @@ from .._select import Selection, select
 from .._types import LossFn
 from .folder import RunFolder
 from .parallel import over_seeds
-from .progress import meter
+from .scores import CurveFn, score_sets
 from .setup import Outcome, Setup, TaskSource, draw
 from .statistics import finite, half_width, summarise
 from .trackers import Tracker
@@ -35,11 +34,11 @@ def meta_learn(
     lanes = Lanes(jax.vmap(jax.random.key)(jnp.asarray(seeds)), setup.splits(seeds))
     priors, seconds = train(setup, lanes, folder, console=console, trackers=trackers)
     trained = time.monotonic()
-    result = _evaluate(setup, lanes, priors, console)
+    result = _evaluate(setup, lanes, priors, folder, console)
     return {**result, "seconds": round(seconds + time.monotonic() - trained, 1)}
 
 
-def _evaluate(setup: Setup, lanes: Lanes, priors: Prior, console: Console | None) -> dict[str, Any]:
+def _evaluate(setup: Setup, lanes: Lanes, priors: Prior, folder: RunFolder, console: Console | None) -> dict[str, Any]:
     names = priors.modules.names
     chosen = select(typical(priors), setup.rule)
     subsets: dict[str, tuple[str, ...]] = {"all": names, "selected": chosen.names, **{name: (name,) for name in names}}
@@ -51,7 +50,7 @@ def _evaluate(setup: Setup, lanes: Lanes, priors: Prior, console: Console | None
     masks = {
         label: np.tile([name in members for name in names], (len(lanes.keys), 1)) for members, label in labels.items()
     }
-    drawn = score_sets(curve_of, masks, console)
+    drawn = score_sets(curve_of, masks, folder.scores, console)
     scored = {label: drawn[labels[members]] for label, members in subsets.items()}
     place = steps.index(setup.adapt_steps)
     at = {label: summarise(scores[..., place]) for label, scores in scored.items()}
@@ -83,20 +82,6 @@ def _score_by(metric_fn: LossFn, setup: Setup, lanes: Lanes, priors: Prior) -> d
     return summarise(curve_of(np.ones(priors.log_variance.shape, bool))[..., 0])
 
 
-def score_sets(
-    curve_of: Callable[[np.ndarray], np.ndarray], masks: Mapping[str, np.ndarray], console: Console | None
-) -> dict[str, np.ndarray]:
-    """What `curve_of` gives for every set of modules, with a bar."""
-    found = {}
-    if console is not None:
-        console.print("Adapting to held-out tasks: all modules, and sets of them …")
-    with meter(len(masks), 0, console) as progress:
-        for label, mask in masks.items():
-            found[label] = curve_of(mask)
-            progress.advance(len(found), label)
-    return found
-
-
 def typical(priors: Prior) -> Prior:
     """The mean of several."""
     return jax.tree.map(lambda x: jnp.mean(x, axis=0), priors)
@@ -109,10 +94,8 @@ def grid(setup: Setup) -> list[int]:
     return sorted({0, setup.adapt_steps, min(setup.learner.num_steps, last), *spaced})
 
 
-def curves(setup: Setup, steps: list[int], lanes: Lanes, priors: Prior) -> Callable[[np.ndarray], np.ndarray]:
-    """A function from the modules that adapt in each lane, `[lanes, modules]`, to scores `[lanes, tasks, steps]`.
-
-    It is compiled once for all masks. A module of variance zero stays where it is, which is what leaving it out of
+def curves(setup: Setup, steps: list[int], lanes: Lanes, priors: Prior) -> CurveFn:
+    """Compiled once for all masks. A module of variance zero stays where it is, which is what leaving it out of
     `trainable` would do; but the names there are part of the program, and every set of them would be compiled anew.
     """
 

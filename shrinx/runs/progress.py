@@ -1,8 +1,10 @@
 """A progress line: rate, time left, current loss, and the variances as a row of bars."""
 
 import math
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
@@ -42,32 +44,70 @@ class Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
         if not task.speed:
             return Text("" if task.completed else self._before)
-        return Text(f"{task.speed:,.0f}/s" if task.speed >= 10 else f"{task.speed:.2g}/s")
+        return Text(_rate(task.speed))
 
 
 class Meter:
-    """Shows how far a run has come; `console=None` shows nothing."""
-
-    def __init__(self, progress: Progress | None, total: int, done: int):
-        self._progress = progress
-        self._task = None if progress is None else progress.add_task("", total=total, completed=done, note="")
+    """Shows how far a run has come; by itself it shows nothing."""
 
     def advance(self, done: int, note: str) -> None:
-        if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, completed=done, note=note)
+        del done, note
+
+
+class _Bar(Meter):
+    def __init__(self, progress: Progress, total: int, done: int):
+        self._progress = progress
+        self._task = progress.add_task("", total=total, completed=done, note="")
+
+    def advance(self, done: int, note: str) -> None:
+        self._progress.update(self._task, completed=done, note=note)
+
+
+class _Lines(Meter):
+    """For a log: a line at the first sign of life, every so often, and at the end."""
+
+    def __init__(self, console: Console, total: int, done: int, *, every: float, clock: Callable[[], float]):
+        self._console, self._total, self._every, self._clock = console, total, every, clock
+        self._first, self._started, self._said = done, clock(), -math.inf
+
+    def advance(self, done: int, note: str) -> None:
+        now = self._clock()
+        if now - self._said < self._every and done < self._total:
+            return
+        self._said = now
+        elapsed, made = now - self._started, done - self._first
+        words = [f"{done}/{self._total}"]
+        if elapsed > 0 and made > 0:
+            left = timedelta(seconds=round((self._total - done) * elapsed / made))
+            words += [_rate(made / elapsed), f"{left} left"]
+        self._console.print(" ".join([*words, note]), highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager
-def meter(total: int, done: int, console: Console | None) -> Iterator[Meter]:
+def meter(
+    total: int,
+    done: int,
+    console: Console | None,
+    *,
+    every: float = 60.0,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Meter]:
+    """A bar on a terminal, a line every so many seconds in a file or pipe, nothing without a console."""
     if console is None:
-        yield Meter(None, total, done)
-        return
-    columns = (
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        Rate(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
-    with Progress(*columns, console=console) as progress:
-        yield Meter(progress, total, done)
+        yield Meter()
+    elif not console.is_terminal:
+        yield _Lines(console, total, done, every=every, clock=clock)
+    else:
+        columns = (
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            Rate(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+        )
+        with Progress(*columns, console=console) as progress:
+            yield _Bar(progress, total, done)
+
+
+def _rate(speed: float) -> str:
+    return f"{speed:,.0f}/s" if speed >= 10 else f"{speed:.2g}/s"

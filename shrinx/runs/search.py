@@ -17,7 +17,8 @@ from jaxtyping import Array
 from .._evaluate import evaluate
 from .._prior import Prior
 from .kept import Kept
-from .meta import Setup, TaskSource, draw
+from .setup import Setup, TaskSource, draw
+from .training import updates
 
 
 def with_values(config: Any, values: Mapping[str, Any]) -> Any:
@@ -64,16 +65,8 @@ def score_trials(
         one: dict[str, Array], kept: Kept, start: Array, num_updates: int, source: TaskSource
     ) -> tuple[Kept, Array]:
         setup = configured(one)
-
-        def update(state: Any, step: Array) -> tuple[Any, Array]:
-            task_key, update_key = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, 1), step))
-            tasks = draw(source, task_key, split)
-            state, info = setup.learner.update(setup.loss_fn, state, tasks, key=update_key)
-            return state, info.query_loss
-
-        state, losses = jax.lax.scan(update, kept.state, start + jnp.arange(num_updates, dtype=jnp.int32))
-        loss = jnp.nanmean(losses)
-        return kept.after(state, loss, keep_best=setup.keep_best), loss
+        kept, metrics = updates(setup, setup.learner, (kept, key, split), source, start, num_updates)
+        return kept, metrics["query_loss"]
 
     def score(one: dict[str, Array], prior: Prior, members: tuple[str, ...] | None, source: TaskSource) -> Array:
         setup = configured(one)

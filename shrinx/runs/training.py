@@ -1,5 +1,6 @@
 """Meta-training of everything that goes side by side, in one compiled loop."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -8,8 +9,9 @@ import numpy as np
 from jaxtyping import Array, Key, PRNGKeyArray
 from rich.console import Console
 
-from .._learner import LearnerState
+from .._learner import Learner, LearnerState
 from .._prior import Prior
+from .._task import Task
 from .distributed import bring_home, everywhere, share_out
 from .folder import RunFolder
 from .kept import Kept
@@ -59,30 +61,42 @@ def train(
     return bring_home(kept.prior), seconds
 
 
+def updates(
+    setup: Setup,
+    learner: Learner,
+    one: tuple[Kept, PRNGKeyArray, Any],
+    train_tasks: TaskSource,
+    start: Array,
+    length: int,
+    *,
+    share: Callable[[Task], Task] = lambda tasks: tasks,
+) -> tuple[Kept, dict[str, Array]]:
+    """`length` updates of one training, from update `start` on, and how they went.
+
+    **Arguments:** `one`: where it is, its key and its split; `share`: what to do with the tasks of every update.
+    """
+    kept, key, split = one
+
+    def update(state: LearnerState, step: Array) -> tuple[LearnerState, Any]:
+        task_key, update_key = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, 1), step))
+        tasks = share(draw(train_tasks, task_key, split))
+        state, info = learner.update(setup.loss_fn, state, tasks, key=update_key)
+        return state, (info.query_loss, info.num_failed, jnp.mean(info.residual))
+
+    steps = start + jnp.arange(length, dtype=jnp.int32)
+    state, (losses, failed, residual) = jax.lax.scan(update, kept.state, steps)
+    loss = jnp.nanmean(losses)
+    metrics = {"query_loss": loss, "num_failed": jnp.sum(failed), "residual": jnp.nanmean(residual)}
+    return kept.after(state, loss, keep_best=setup.keep_best), metrics
+
+
 def _advance(setup: Setup, lanes: Lanes) -> Advance[Kept]:
     """Updates of all lanes in one compiled loop, and what to say about them."""
 
     def chunk(
         one: tuple[Kept, PRNGKeyArray, Any], train_tasks: TaskSource, start: Array, length: int
     ) -> tuple[Kept, Any]:
-        kept, key, split = one
-        learner = setup.learner_for(split)
-
-        def update(state: LearnerState, step: Array) -> tuple[LearnerState, Any]:
-            task_key, update_key = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, 1), step))
-            tasks = share_out(draw(train_tasks, task_key, split))
-            state, info = learner.update(setup.loss_fn, state, tasks, key=update_key)
-            return state, (info.query_loss, info.num_failed, jnp.mean(info.residual))
-
-        steps = start + jnp.arange(length, dtype=jnp.int32)
-        state, (losses, failed, residual) = jax.lax.scan(update, kept.state, steps)
-        loss = jnp.nanmean(losses)
-        metrics = {
-            "query_loss": loss,
-            "num_failed": jnp.sum(failed),
-            "residual": jnp.nanmean(residual),
-        }
-        return everywhere((kept.after(state, loss, keep_best=setup.keep_best), metrics))
+        return everywhere(updates(setup, setup.learner_for(one[2]), one, train_tasks, start, length, share=share_out))
 
     compiled = over_seeds(chunk, at_once=setup.lanes_at_once)
 
