@@ -124,9 +124,9 @@ class Implicit(AbstractAdjoint):
 
     - `linear_solver`, a [`CG`][shrinx.CG].
     - `batches`: average the Hessian over so many mini-batches. That of a single one is flat in most directions.
-    - `variances`: another adjoint for the variances. They feel it most if adaptation has not converged: the implicit
-      gradient then takes every step that is still to come for one that was not worth taking, and shrinks modules that
-      are in use. `Unroll(last=20)` only asks what the last steps were worth.
+    - `variance_adjoint`: another adjoint for the variances. They feel it most if adaptation has not converged: the
+      implicit gradient then takes every step that is still to come for one that was not worth taking, and shrinks
+      modules that are in use. `Unroll(last=20)` only asks what the last steps were worth.
 
     >>> import jax, jax.numpy as jnp, shrinx as sx
     >>> loss_fn = lambda theta, x: 0.5 * jnp.sum((theta - x) ** 2)
@@ -140,14 +140,14 @@ class Implicit(AbstractAdjoint):
 
     linear_solver: CG = CG()
     batches: int = eqx.field(default=1, static=True)
-    variances: Unroll | FirstOrder | None = None
+    variance_adjoint: Unroll | FirstOrder | None = None
 
     def __check_init__(self):
         check_at_least("batches", self.batches, 1)
         if not isinstance(self.linear_solver, CG):
             raise TypeError(f"`linear_solver` must be a `CG`, got {self.linear_solver!r}.")
-        if self.variances is not None:
-            check_adjoint(self.variances, "variances")
+        if self.variance_adjoint is not None:
+            check_adjoint(self.variance_adjoint, "variance_adjoint")
 
     def adapt(self, problem: Problem) -> Adapted:
         prior = problem.prior
@@ -158,10 +158,10 @@ class Implicit(AbstractAdjoint):
         return _with_params(stop_gradient(adapted), prior, _implicit_params(prior, still, adapted, self))
 
     def pullback(self, problem: Problem) -> tuple[Adapted, Pullback]:
-        if self.variances is None:
+        if self.variance_adjoint is None:
             adapted = _without_gradient(problem)
             return adapted, lambda cotangent: _solve(problem, adapted, cotangent, self)
-        adapted, other = self.variances.pullback(problem)
+        adapted, other = self.variance_adjoint.pullback(problem)
 
         def pullback(cotangent: Params) -> tuple[Prior, LinearStats]:
             gradient, stats = _solve(problem, adapted, cotangent, self)
@@ -211,10 +211,10 @@ def _implicit_params_fwd(perturbed, prior, problem, adapted, implicit):
 def _implicit_params_bwd(residuals, cotangent, perturbed, prior, problem, adapted, implicit):
     del residuals, perturbed, prior
     gradient, _ = _solve(problem, adapted, cotangent, implicit)
-    if implicit.variances is None:
+    if implicit.variance_adjoint is None:
         return gradient
     # Adapts a second time: a custom rule cannot keep the derivative that was at hand in the forward pass.
-    _, other = implicit.variances.pullback(problem)
+    _, other = implicit.variance_adjoint.pullback(problem)
     return _with_variances_of(other(cotangent)[0], gradient)
 
 

@@ -69,13 +69,13 @@ def sigma_imaml(
     optimiser: optax.GradientTransformation,
     variance_optimiser: optax.GradientTransformation,
     linear_solver: CG = CG(),
-    adjoint: Unroll | FirstOrder | None = None,
+    variance_adjoint: Unroll | FirstOrder | None = None,
     **options: Unpack[LearnerOptions],
 ) -> Learner:
     """σ-iMAML: learn mean and variances by the implicit gradient, for horizons of any length.
 
     **Arguments:** as `sigma_maml`; `linear_solver`: a [`CG`][shrinx.CG] with its damping and number of steps;
-    `adjoint`: another way to the gradient of the variances, as in `sigma_reptile`.
+    `variance_adjoint`: another way to the gradient of the variances, as in `sigma_reptile`.
 
     **Returns:** a `Learner`. Reference: Chen, Friesen et al. 2020, equation 7.
 
@@ -86,7 +86,7 @@ def sigma_imaml(
     ... )
     """
     return Learner(
-        Predictive(Implicit(linear_solver, variances=adjoint)),
+        Predictive(Implicit(linear_solver, variance_adjoint=variance_adjoint)),
         solver,
         num_steps=num_steps,
         optimiser=optimiser,
@@ -102,15 +102,15 @@ def sigma_reptile(
     optimiser: optax.GradientTransformation,
     variance_optimiser: optax.GradientTransformation,
     linear_solver: CG | None = None,
-    adjoint: AbstractAdjoint | None = None,
+    variance_adjoint: AbstractAdjoint | None = None,
     **options: Unpack[LearnerOptions],
 ) -> Learner:
     """σ-Reptile: the mean moves towards adapted parameters, by (φ - θ̂)/σ²; the variances by the implicit gradient.
 
-    **Arguments:** as `sigma_imaml`; `adjoint`: another way to the gradient of the variances. The implicit one assumes
-    that adaptation has converged; where it ends in the noise of mini-batches, `Unroll(last=20)` is a better judge.
-    Because of the division by σ², prefer an `optimiser` that does not mind the scale of a gradient (Adam), or a plain
-    SGD rate proportional to σ².
+    **Arguments:** as `sigma_imaml`; `variance_adjoint`: another way to the gradient of the variances. The implicit one
+    assumes that adaptation has converged; where it ends in the noise of mini-batches, `Unroll(last=20)` is a better
+    judge. Because of the division by σ², prefer an `optimiser` that does not mind the scale of a gradient (Adam), or a
+    plain SGD rate proportional to σ².
 
     **Returns:** a `Learner`. Reference: Chen, Friesen et al. 2020, equation 10.
 
@@ -119,10 +119,12 @@ def sigma_reptile(
     ...     sx.ProximalGD(0.1), num_steps=100, optimiser=optax.adam(1e-3), variance_optimiser=optax.adam(1e-2)
     ... )
     """
-    if adjoint is not None and linear_solver is not None:
-        raise ValueError("`linear_solver` belongs to the implicit gradient, which `adjoint` replaces: give one.")
+    if variance_adjoint is not None and linear_solver is not None:
+        raise ValueError(
+            "`linear_solver` is of the implicit gradient, which `variance_adjoint` replaces: give one."
+        )
     return Learner(
-        Reptile(Implicit(linear_solver or CG()) if adjoint is None else adjoint),
+        Reptile(Implicit(linear_solver or CG()) if variance_adjoint is None else variance_adjoint),
         solver,
         num_steps=num_steps,
         optimiser=optimiser,

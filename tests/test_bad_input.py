@@ -194,7 +194,7 @@ LEARNERS = {
             optimiser=optax.sgd(0.1),
             variance_optimiser=optax.sgd(0.1),
             linear_solver=sx.CG(),
-            adjoint=sx.Unroll(last=1),
+            variance_adjoint=sx.Unroll(last=1),
         ),
         "replaces: give one",
     ),

@@ -143,7 +143,7 @@ def test_bfloat16_and_mini_batches():
     prior, tasks = sx.Prior.create(short, variance=2.0), jax.tree.map(lambda x: x.astype(jnp.bfloat16), make_tasks())
     solver = sx.Averaged(sx.ProximalAdam(0.05), 7)
     common = {"num_steps": 5, "optimiser": STILL, "variance_optimiser": STILL, "sample": sample}
-    learner = sx.sigma_reptile(solver, adjoint=sx.FirstOrder(), **common)
+    learner = sx.sigma_reptile(solver, variance_adjoint=sx.FirstOrder(), **common)
     progress, losses = learner.progress(prior, 3), []
     for index in range(6):
         info = learner.gradient(

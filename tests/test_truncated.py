@@ -84,7 +84,7 @@ def test_the_truncated_gradient_approaches_the_implicit_one_where_adaptation_has
 @pytest.mark.parametrize("variances", [sx.Unroll(last=7), sx.FirstOrder()], ids=["truncated", "first order"])
 def test_variances_can_have_an_adjoint_of_their_own(variances):
     """The mean's gradient is the implicit one, the variances' the other's, in `adapt` and in a learner alike."""
-    mixed, implicit = sx.Implicit(sx.CG(max_steps=20), variances=variances), sx.Implicit(sx.CG(max_steps=20))
+    mixed, implicit = sx.Implicit(sx.CG(max_steps=20), variance_adjoint=variances), sx.Implicit(sx.CG(max_steps=20))
     np.testing.assert_allclose(gradient(mixed).mean, gradient(implicit).mean, rtol=1e-12)
     np.testing.assert_allclose(gradient(mixed).log_variance, gradient(variances).log_variance, rtol=1e-12)
     assert not np.allclose(gradient(mixed).log_variance, gradient(implicit).log_variance, rtol=0.01)

@@ -131,10 +131,10 @@ def make_learner(
         case "sigma-maml":
             return sigma_maml(solver, **common, **learned)
         case "sigma-imaml":
-            return sigma_imaml(solver, linear_solver=_cg(config), adjoint=unroll, **common, **learned)
+            return sigma_imaml(solver, linear_solver=_cg(config), variance_adjoint=unroll, **common, **learned)
         case "sigma-reptile":
-            adjoint = unroll or (Implicit(_cg(config)) if config.cg_steps else FirstOrder())
-            return sigma_reptile(solver, adjoint=adjoint, **common, **learned)
+            variance_adjoint = unroll or (Implicit(_cg(config)) if config.cg_steps else FirstOrder())
+            return sigma_reptile(solver, variance_adjoint=variance_adjoint, **common, **learned)
         case "maml":
             return maml(solver, **common)
         case "fomaml":

@@ -94,7 +94,7 @@ class Run:
     metric: str
     seconds: float
     scores: dict[str, Score]
-    """By condition: `before`, `all`, `selected`, a subset's name, `only MODULE`; what was scored `also`, by its name."""
+    """By condition: `before`, `all`, `selected`, a subset's name, `only MODULE`; other scores by their names."""
     curves: dict[str, Curve]
     """By what adapts: `all`, `selected`, a subset's name, a module's name."""
     curve_steps: int | None
