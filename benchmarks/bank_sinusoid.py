@@ -119,7 +119,7 @@ def intervals(folder: Path, prior: sx.Prior, chosen: sx.Selection, noise: float)
         def look(label: str, seed: int, scale: float, structure=structure) -> float:
             bank = sx.Bank.create(folder / f"{structure} {label}", prior, chosen, posterior=structure)
             tasks = sample(jax.random.key(seed), 200, noise, 50)
-            sx.adapt_task(bank, mlp.squared_error, names, tasks.support, SOLVER, scale=scale, chunk_size=50)
+            sx.adapt_task(bank, mlp.squared_error, names, tasks.support, SOLVER, loss_scale=scale, chunk_size=50)
             mean, deviation = bank.predict(mlp.apply, names, tasks.query[0], points=True, uncertainty=True)
             errors, spread = np.asarray(tasks.query[1]) - mean, 1.96 * np.sqrt(deviation**2 + noise**2)
             print(f"  {structure:8s} {label:12s} {np.mean(np.abs(errors) < spread):6.1%}  ± {spread.mean():.2f}")

@@ -120,9 +120,7 @@ def sigma_reptile(
     ... )
     """
     if variance_adjoint is not None and linear_solver is not None:
-        raise ValueError(
-            "`linear_solver` is of the implicit gradient, which `variance_adjoint` replaces: give one."
-        )
+        raise ValueError("`linear_solver` is of the implicit gradient, which `variance_adjoint` replaces: give one.")
     return Learner(
         Reptile(Implicit(linear_solver or CG()) if variance_adjoint is None else variance_adjoint),
         solver,

@@ -28,7 +28,7 @@ class Prior(eqx.Module):
     negative log-likelihoods of the support set, σ² is the variance of the Bayesian model. When it is their *mean*
     over N examples (the custom with networks), the same behaviour has a variance N times larger: scaling the loss
     by c equals scaling all variances by 1/c (and the step size of gradient descent likewise). A prior that was learned
-    with a mean over N and meets a task of n examples is for that task `prior.scale(n / N)`.
+    with a mean over N and meets a task of n examples is for that task `prior.scale_variance(n / N)`.
 
     **Attributes:**
 
@@ -202,11 +202,12 @@ class Prior(eqx.Module):
         )
         return prior, restriction
 
-    def scale(self, factor: ArrayLike) -> "Prior":
+    def scale_variance(self, factor: ArrayLike) -> "Prior":
         """The same prior with all variances times `factor`: see above, "the scale of the loss".
 
         >>> import jax.numpy as jnp, shrinx as sx
-        >>> sx.Prior.create({"w": jnp.ones(3), "b": jnp.zeros(1)}, variance={"w": 4.0, "b": 0.0}).scale(2).variance
+        >>> prior = sx.Prior.create({"w": jnp.ones(3), "b": jnp.zeros(1)}, variance={"w": 4.0, "b": 0.0})
+        >>> prior.scale_variance(2).variance
         Array([0., 8.], dtype=float32)
         """
         if jnp.ndim(factor) != 0:

@@ -76,7 +76,12 @@ def run_adapt(rest: list[str]) -> int:
     )
     parser.add_argument("--tolerance", type=float, default=1e-4, help="stop when a hundred steps change this little")
     parser.add_argument("--learning-rate", type=float, metavar="RATE", help="the solver's; the run's by default")
-    parser.add_argument("--scale", type=float, default=1.0, help="of the loss, for a bank that keeps posteriors")
+    parser.add_argument(
+        "--loss-scale",
+        type=float,
+        default=1.0,
+        help="what makes the loss the negative log-likelihood of all data, for a bank that keeps posteriors",
+    )
     parser.add_argument("--replace", action="store_true", help="adapt anew to a task that the bank has already")
     parsed = parser.parse_args(rest)
     with _named_mistakes(), named_files():
@@ -130,7 +135,7 @@ def _adapt(parsed: argparse.Namespace) -> None:
             tolerance=parsed.tolerance,
             key=None if sample is None else jax.random.key(0),
             sample=sample,
-            scale=parsed.scale,
+            loss_scale=parsed.loss_scale,
             report=watch,
         )
     for name, steps, loss, converged in zip(report.names, report.num_steps, report.loss, report.converged, strict=True):

@@ -24,7 +24,7 @@ def test_the_normal_model_has_its_exact_posterior(structure, variance):
     estimate = normal.map_estimate(jnp.mean(observations)[None], 7, 2.0, variance)[0]
     posterior = sx.laplace(normal.loss_fn, prior, estimate, observations, structure=structure)
     assert float(posterior.variance(jnp.ones(1))) == pytest.approx(1 / (7 + 1 / variance), rel=1e-5)
-    halved = sx.laplace(normal.loss_fn, prior, estimate, observations, structure=structure, scale=2.0)
+    halved = sx.laplace(normal.loss_fn, prior, estimate, observations, structure=structure, loss_scale=2.0)
     assert float(halved.variance(jnp.ones(1))) == pytest.approx(0.5 / (7 + 1 / variance), rel=1e-5)
 
 
@@ -90,8 +90,8 @@ def test_frozen_modules_are_certain_and_negative_curvature_is_flat():
     ("call", "message"),
     [
         (
-            lambda p: sx.laplace(line_loss, p, p.mean, (jnp.ones(2), jnp.ones(2)), scale=0.0),
-            "`scale` must be a positive",
+            lambda p: sx.laplace(line_loss, p, p.mean, (jnp.ones(2), jnp.ones(2)), loss_scale=0.0),
+            "`loss_scale` must be a positive",
         ),
         (lambda p: sx.laplace(line_loss, p, {"w": jnp.ones(1)}, jnp.ones(2)), "does not match the modules"),
         (lambda p: sx.laplace(line_loss, p, p.mean, {}), "`data` holds no arrays"),

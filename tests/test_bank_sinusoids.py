@@ -80,7 +80,7 @@ def test_coverage_on_held_out_sinusoids(learned, tmp_path, structure, record_pro
     def coverage(folder, key, scale):
         bank = sx.Bank.create(tmp_path / folder, learned, ("b0", "w0"), posterior=structure)
         tasks = noisy_sinusoids(key, 50, SINUSOID_NOISE, num_query=50)
-        sx.adapt_task(bank, mlp.squared_error, names_of(50), tasks.support, sx.ProximalGD(0.01), scale=scale)
+        sx.adapt_task(bank, mlp.squared_error, names_of(50), tasks.support, sx.ProximalGD(0.01), loss_scale=scale)
         prediction = bank.predict(mlp.apply, names_of(50), tasks.query[0], points=True, uncertainty=True)
         errors = np.asarray(tasks.query[1]) - prediction.mean
         spread = np.sqrt(prediction.deviation**2 + SINUSOID_NOISE**2)

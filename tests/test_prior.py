@@ -155,7 +155,7 @@ def test_bad_variances(variance, message):
 )
 def test_bad_scales(factor, message):
     with pytest.raises(ValueError, match=message):
-        sx.Prior.create(jnp.zeros(3)).scale(factor)
+        sx.Prior.create(jnp.zeros(3)).scale_variance(factor)
 
 
 def test_parameters_that_are_no_numbers():

@@ -331,7 +331,12 @@ def test_speakers_that_come_back_go_on():
     recordings = recordings_of(spoken_digits(speech_arrays(num_speakers=3)))
     prior, still = sx.Prior.create(NETWORK.init(jax.random.key(1)), variance=1e3), optax.sgd(0.0)
     draw = partial(draw_strings, num_strings=1, num_frames=5)
-    common = {"optimiser": still, "variance_optimiser": still, "variance_adjoint": sx.FirstOrder(), "query_sample": draw}
+    common = {
+        "optimiser": still,
+        "variance_optimiser": still,
+        "variance_adjoint": sx.FirstOrder(),
+        "query_sample": draw,
+    }
     learner = sx.sigma_reptile(sx.ProximalAdam(1e-2), num_steps=4, sample=draw, **common)
     sizes = {"num_tasks": 2, "num_support": 4, "num_query": 2, "num_returning": 3}
     trainer = task_trainer(NETWORK, sx.Packing(prior), learner, **sizes)

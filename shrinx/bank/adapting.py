@@ -49,7 +49,7 @@ def adapt_task(
     key: PRNGKeyArray | None = None,
     sample: SampleFn | None = None,
     chunk_size: int | None = None,
-    scale: float = 1.0,
+    loss_scale: float = 1.0,
     variance_factor: float = 1.0,
     about: Mapping[str, Mapping[str, np.ndarray]] | None = None,
     report: Callable[[int, int], object] | None = None,
@@ -70,8 +70,8 @@ def adapt_task(
     - `data`: the task's data; for several tasks every array has a leading axis, one entry per task.
     - `max_steps`, `tolerance`: when to stop.
     - `chunk_size`: so many tasks at a time; all by default.
-    - `scale`: for a bank that keeps posteriors; what `loss_fn` must be multiplied by to be the negative log-likelihood
-      of all the data, see [`laplace`][shrinx.laplace].
+    - `loss_scale`: for a bank that keeps posteriors; what `loss_fn` must be multiplied by to be the negative
+      log-likelihood of all the data, see [`laplace`][shrinx.laplace].
     - `variance_factor`: what the prior's variances are multiplied by; where `loss_fn` is a mean, a task's share of the
       data that the prior was learned with (see [`Prior`][shrinx.Prior], "the scale of the loss").
     - `about`: what `Bank.describe` would be given for a task, by name; stored together with it.
@@ -111,11 +111,11 @@ def adapt_task(
     count = check_tasks(Task(support=data))
     if count != len(names):
         raise BankError(f"There are {len(names)} names and data of {count} tasks; arrays need one entry per task.")
-    prior = bank.prior.scale(variance_factor)
+    prior = bank.prior.scale_variance(variance_factor)
     if bank.posterior is not None:
-        check_structure(bank.posterior, prior.restrict(bank.selected)[0], scale)
+        check_structure(bank.posterior, prior.restrict(bank.selected)[0], loss_scale)
     keys = None if key is None else jax.random.split(key, count)
-    options = (int(max_steps), float(tolerance), bank.posterior, float(scale))
+    options = (int(max_steps), float(tolerance), bank.posterior, float(loss_scale))
     descent = Descent(loss_fn, prior, solver, sample, bank.selected, *options)
     size = chunk_size or count
     firsts = range(0, count, size)

@@ -35,7 +35,7 @@ class Descent(eqx.Module):
     max_steps: int = eqx.field(static=True)
     tolerance: float = eqx.field(static=True)
     posterior: str | None = eqx.field(static=True)
-    scale: float = eqx.field(static=True)
+    loss_scale: float = eqx.field(static=True)
 
     def problem(self, data: Data, key: PRNGKeyArray | None) -> Problem:
         return make_problem(
@@ -136,7 +136,9 @@ def finish(descent: Descent, data: Data, keys: Key[Array, " tasks"] | None, stat
         params, posterior = part.at(descent.solver.solution(state.displacement, state.solver)), None
         if descent.posterior is not None:
             loss_at = _loss_of_part(descent)
-            posterior = posterior_of(lambda p: loss_at(p, data), part, params, descent.posterior, descent.scale).array
+            posterior = posterior_of(
+                lambda p: loss_at(p, data), part, params, descent.posterior, descent.loss_scale
+            ).array
         residual = state.gradient_norm / jnp.where(state.first_norm > 0, state.first_norm, 1)
         measured = state.num_steps, state.loss, state.objective, residual, state.converged, state.failed
         return Result(params, posterior, *measured)

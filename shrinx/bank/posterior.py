@@ -6,7 +6,7 @@ H is the Hessian of the task's loss and σ² the learned prior. In whitened form
 $$ \Sigma = s \, (I + s H s)^{-1} s / c, $$
 
 which holds for σ = 0 too. Directions of negative curvature count as flat: there the prior alone decides. The factor c
-is `scale`: what `loss_fn` must be multiplied by to be the negative log-likelihood of all the data.
+is `loss_scale`: what `loss_fn` must be multiplied by to be the negative log-likelihood of all the data.
 """
 
 import abc
@@ -73,7 +73,7 @@ def laplace(
     *,
     trainable: str | Iterable[str] | Selection | None = None,
     structure: Structure = "diagonal",
-    scale: float = 1.0,
+    loss_scale: float = 1.0,
 ) -> AbstractPosterior:
     r"""Laplace's approximation of a task's posterior, with the learned prior as its prior.
 
@@ -89,7 +89,7 @@ def laplace(
     - `trainable`: the modules that were adapted, all by default; the others are certain.
     - `structure`: `"diagonal"` keeps one variance per parameter. `"full"` keeps all covariances, of 4,096 parameters at
       most; with a last layer alone this is the last-layer Laplace approximation.
-    - `scale`: c, what `loss_fn` must be multiplied by to be the negative log-likelihood of all the data: 1 if it is
+    - `loss_scale`: c, what `loss_fn` must be multiplied by to be the negative log-likelihood of all the data: 1 if it is
       that, N if it is a mean over N points, N/2ν² if it is a mean squared error and the noise has variance ν².
 
     **Returns:** the posterior, for [`Bank.put`][shrinx.Bank].
@@ -106,16 +106,16 @@ def laplace(
     prior.modules.check(params)
     check_scalar_loss(loss_fn, params, data)
     names = prior.modules.names if trainable is None else module_names(trainable)
-    check_structure(structure, prior.restrict(names or ())[0], scale)
-    return _laplace(loss_fn, prior, params, names or (), data, structure, scale)
+    check_structure(structure, prior.restrict(names or ())[0], loss_scale)
+    return _laplace(loss_fn, prior, params, names or (), data, structure, loss_scale)
 
 
-def check_structure(structure: str, part: Prior, scale: float) -> None:
+def check_structure(structure: str, part: Prior, loss_scale: float) -> None:
     """Can the posterior of `part` be had in this form?"""
     if structure not in get_args(Structure):
         raise ValueError(f"Unknown structure {structure!r} of a posterior; known: {', '.join(get_args(Structure))}.")
-    if not (np.isfinite(scale) and scale > 0):
-        raise ValueError(f"`scale` must be a positive number, got {scale}.")
+    if not (np.isfinite(loss_scale) and loss_scale > 0):
+        raise ValueError(f"`loss_scale` must be a positive number, got {loss_scale}.")
     size = sum(part.modules.sizes)
     if structure == "full" and size > LARGEST_FULL:
         raise ValueError(
@@ -135,18 +135,18 @@ def _laplace(
     names: tuple[str, ...],
     data: Data,
     structure: str,
-    scale: float,
+    loss_scale: float,
 ) -> AbstractPosterior:
     part, restriction = prior.restrict(names)
 
     def objective(ours: Params) -> Scalar:
         return loss_fn(restriction.merge(ours, params), data)
 
-    return posterior_of(objective, part, restriction.extract(params), structure, scale)
+    return posterior_of(objective, part, restriction.extract(params), structure, loss_scale)
 
 
 def posterior_of(
-    objective: Callable[[Params], Scalar], part: Prior, params: Params, structure: str, scale: float
+    objective: Callable[[Params], Scalar], part: Prior, params: Params, structure: str, loss_scale: float
 ) -> AbstractPosterior:
     """`laplace` for a loss that is a function of the task-specific modules alone; works inside `jit` and `vmap`."""
     dtype = accumulation_dtype(params)
@@ -167,11 +167,11 @@ def posterior_of(
     if structure == "diagonal":
         indices = jnp.arange(len(flat), dtype=jnp.int32)
         curvature = jax.lax.map(lambda i: product(unit_vector(i, flat))[i], indices, batch_size=_AT_ONCE)
-        return DiagonalPosterior(jnp.square(s) / (1 + jnp.square(s) * jnp.maximum(curvature, 0)) / scale)
+        return DiagonalPosterior(jnp.square(s) / (1 + jnp.square(s) * jnp.maximum(curvature, 0)) / loss_scale)
     hessian = jax.lax.map(product, unit, batch_size=_AT_ONCE)
     whitened = unit + s[:, None] * (0.5 * (hessian + hessian.T)) * s[None, :]
     eigenvalues, vectors = jnp.linalg.eigh(whitened)
-    root = s[:, None] * vectors * jax.lax.rsqrt(scale * jnp.maximum(eigenvalues, 1))[None, :]
+    root = s[:, None] * vectors * jax.lax.rsqrt(loss_scale * jnp.maximum(eigenvalues, 1))[None, :]
     return FullPosterior(root)
 
 
@@ -185,7 +185,7 @@ def calibration(errors: ArrayLike, deviations: ArrayLike, noise: float, *, level
     The variances learned across tasks are those that serve point predictions best, which are often larger than the
     spread of the tasks; intervals then are too wide. One factor k mends it: with the quantile z of the normal
     distribution (1.96), an error lies in the interval of $d^2/k + \nu^2$ as long as $k \le d^2 / (e^2/z^2 - \nu^2)$,
-    and k is such that this holds for the share `level` of the errors. Multiply `scale` by it.
+    and k is such that this holds for the share `level` of the errors. Multiply `loss_scale` by it.
 
     **Arguments:** `errors`, targets minus predictions at points nobody adapted to; `deviations`, what
     `predict(..., uncertainty=True)` said there; `noise`, ν, the standard deviation of the targets' noise.

@@ -119,7 +119,7 @@ class Evaluation:
         config, speakers = self.config, jnp.asarray(members)
         adaptation = Adaptation(
             self.network,
-            self.prior.scale(config.variance_factor(plan.num_support)),
+            self.prior.scale_variance(config.variance_factor(plan.num_support)),
             held_out_speakers(
                 self.recordings,
                 speakers,
