@@ -80,7 +80,7 @@ def run_adapt(rest: list[str]) -> int:
         "--loss-scale",
         type=float,
         default=1.0,
-        help="what makes the loss the negative log-likelihood of all data, for a bank that keeps posteriors",
+        help="factor of the loss, for a bank that keeps posteriors",
     )
     parser.add_argument("--replace", action="store_true", help="adapt anew to a task that the bank has already")
     parsed = parser.parse_args(rest)

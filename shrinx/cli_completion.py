@@ -32,8 +32,8 @@ BANK = {
     "export": ("--help", "--out", "--replace"),
 }
 ADAPT = (
-    "--help", "--base", "--task", "--data", "--speaker", "--max-steps", "--tolerance", "--learning-rate", "--loss-scale",
-    "--replace",
+    "--help", "--base", "--task", "--data", "--speaker", "--max-steps", "--tolerance", "--learning-rate",
+    "--loss-scale", "--replace",
 )  # fmt: skip
 SAY = ("--help", "--bank", "--voice", "--digits", "--reference", "--temperature", "--seed", "--replace")
 

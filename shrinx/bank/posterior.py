@@ -89,8 +89,8 @@ def laplace(
     - `trainable`: the modules that were adapted, all by default; the others are certain.
     - `structure`: `"diagonal"` keeps one variance per parameter. `"full"` keeps all covariances, of 4,096 parameters at
       most; with a last layer alone this is the last-layer Laplace approximation.
-    - `loss_scale`: c, what `loss_fn` must be multiplied by to be the negative log-likelihood of all the data: 1 if it is
-      that, N if it is a mean over N points, N/2ν² if it is a mean squared error and the noise has variance ν².
+    - `loss_scale`: c, what `loss_fn` must be multiplied by to be the negative log-likelihood of all the data: 1 if it
+      is that, N if it is a mean over N points, N/2ν² if it is a mean squared error and the noise has variance ν².
 
     **Returns:** the posterior, for [`Bank.put`][shrinx.Bank].
 
