@@ -18,7 +18,7 @@ COMMANDS = ("list", "run", "report", "tune", "try", "data", "bank", "adapt", "sa
 SETTINGS = {
     "run": ("--preset", "--seeds", "--out", "--tracker", "--coordinator", "--processes", "--process"),
     "tune": ("--preset", "--trials", "--batch", "--storage", "--study", "--scatter", "--least", "--figure"),
-    "try": ("--preset", "--values", "--alone", "--out"),
+    "try": ("--preset", "--values", "--alone", "--batch", "--out"),
 }
 FLAGS = {"run": ("--help", "--resume"), "tune": ("--help",), "try": ("--help",)}
 # The options of each action on a bank, and those of `adapt` and `say`.

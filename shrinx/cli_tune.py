@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from .cli_actions import named_files
 from .cli_options import first_look, hint, parse
 from .runs.errors import UserError
 
@@ -70,7 +71,8 @@ def run_try(rest: list[str]) -> int:
     from rich.console import Console
 
     from .experiments.limits import check_limits
-    from .runs.trials import Plan, read_values, try_values
+    from .runs.settings import in_words, read_settings
+    from .runs.trials import Plan, try_settings
 
     look = first_look(rest, "try", "shrinx try sinusoid --values mean_rate=1e-3,3e-3 inner_steps=10,20")
     if isinstance(look, int):
@@ -82,21 +84,30 @@ def run_try(rest: list[str]) -> int:
         config: Annotated[config_type, hint("what trials differ from")]  # pyright: ignore[reportInvalidTypeForm]
         preset: Annotated[str, hint(f"one of {', '.join(look.experiment.presets)}")]
         values: Annotated[
-            tuple[str, ...],
-            hint("FIELD=VALUE,VALUE,… for each field that varies: the first of all, the second, …"),
+            tuple[str, ...], hint("FIELD=VALUE,VALUE,… for each that varies: trial i has the i-th value of every field")
         ] = ()
         alone: Annotated[tuple[str, ...], hint("also score these modules, each adapted alone")] = ()
+        batch: Annotated[int, hint("trials trained together, at most")] = 16
         out: Annotated[Path, hint("the file to write; trials that it has already are not repeated")] = Path(
             "trials.json"
         )
 
+    if rest.count("--values") > 1:
+        raise UserError("All fields go behind one --values: --values mean_rate=1e-3,3e-3 inner_steps=10,20.")
     options = parse(look, "try", Options)
-    trials = read_values(options.values, options.config, check_limits)
+    if options.batch < 1:
+        raise UserError("--batch must be at least 1.")
+    trials = read_settings(options.values, options.config, check_limits)
     plan = Plan(look.experiment.name, look.algorithm, options.preset, options.config, options.alone)
-    rows = try_values(look.experiment.module, plan, trials, options.out, console=Console(stderr=True))
-    labels = list(rows[0]["scores"])
-    print("\t".join([*labels, "with"]))
+    console = Console(stderr=True)
+    try:
+        with named_files():
+            rows = try_settings(look.experiment.module, plan, trials, options.out, batch=options.batch, console=console)
+    except KeyboardInterrupt:
+        print(f"\nshrinx: interrupted; the same command goes on with what {options.out} lacks.", file=sys.stderr)
+        return 130
+    print("\t".join([*rows[0]["scores"], "with"]))
     for row in rows:
         scores = ("none" if score is None else f"{score:.4g}" for score in row["scores"].values())
-        print("\t".join([*scores, " ".join(f"{name}={value}" for name, value in row["values"].items())]))
+        print("\t".join([*scores, in_words(row["values"])]))
     return 0

@@ -12,6 +12,8 @@ from shrinx.runs.scores import score_sets
 
 MASKS = {"all": np.ones((2, 3), bool), "only/a": np.eye(3, dtype=bool)[:2], "none": np.zeros((2, 3), bool)}
 
+PRIORS = {"mean": np.arange(3.0)}
+
 
 class Scorer:
     """Scores that say which call they are from; interrupted at one of them."""
@@ -29,9 +31,10 @@ class Scorer:
 def test_interrupted_scoring_goes_on_with_the_next_set(tmp_path):
     file = tmp_path / "scores.npz"
     with pytest.raises(KeyboardInterrupt):
-        score_sets(Scorer(interrupted=2), MASKS, file, None)
+        score_sets(Scorer(interrupted=2), MASKS, PRIORS, file, None)
     rest = Scorer()
-    found = score_sets(rest, MASKS, file, None)
+    found, before = score_sets(rest, MASKS, PRIORS, file, None)
+    assert before > 0
     assert rest.calls == 1
     assert list(found) == list(MASKS)
     for label, mask in MASKS.items():
@@ -40,10 +43,18 @@ def test_interrupted_scoring_goes_on_with_the_next_set(tmp_path):
 
 def test_scores_of_other_modules_are_not_taken(tmp_path):
     file = tmp_path / "scores.npz"
-    score_sets(Scorer(), MASKS, file, None)
+    score_sets(Scorer(), MASKS, PRIORS, file, None)
     again = Scorer()
-    score_sets(again, {**MASKS, "only/a": ~MASKS["only/a"]}, file, None)
+    score_sets(again, {**MASKS, "only/a": ~MASKS["only/a"]}, PRIORS, file, None)
     assert again.calls == 1
+
+
+def test_scores_of_other_priors_are_not_taken(tmp_path):
+    file = tmp_path / "scores.npz"
+    score_sets(Scorer(), MASKS, PRIORS, file, None)
+    again = Scorer()
+    score_sets(again, MASKS, {"mean": np.arange(3.0) + 1e-9}, file, None)
+    assert again.calls == 3
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no archive"])
@@ -52,7 +63,7 @@ def test_a_damaged_file_is_scored_anew(tmp_path, content):
     file.write_bytes(content)
     scorer = Scorer()
     with pytest.warns(UserWarning, match=r"scores.npz is damaged .*scored anew"):
-        score_sets(scorer, MASKS, file, None)
+        score_sets(scorer, MASKS, PRIORS, file, None)
     assert scorer.calls == 3
 
 
@@ -67,15 +78,16 @@ def lines_of(steps, *, every, done=0, total=10):
 
 
 def test_a_log_has_a_line_now_and_then_and_at_the_end():
+    """The first without a rate, which would be that of compiling."""
     assert lines_of([2, 4, 6, 8, 10], every=2.0) == [
-        "2/10 2/s 0:00:04 left loss 2 [0.1]",
+        "2/10 loss 2 [0.1]",
         "6/10 2/s 0:00:02 left loss 6 [0.1]",
         "10/10 2/s 0:00:00 left loss 10 [0.1]",
     ]
 
 
 def test_a_rate_is_of_what_was_done_now():
-    assert lines_of([7], every=60.0, done=6) == ["7/10 1/s 0:00:03 left loss 7 [0.1]"]
+    assert lines_of([7, 8], every=0.0, done=6)[1] == "8/10 1/s 0:00:02 left loss 8 [0.1]"
 
 
 def test_without_a_console_nothing_is_shown(capsys):

@@ -1,7 +1,7 @@
 """Learners from a configuration: the part that all meta-learning experiments share."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import optax
@@ -32,8 +32,8 @@ class LearnerConfig:
     """Meta-updates."""
     tasks_per_update: int = 5
     """Tasks in a meta-update."""
-    mean_optimiser: str = "adam"
-    """Meta-optimiser of the mean: adam or sgd."""
+    mean_optimiser: Literal["adam", "sgd"] = "adam"
+    """Meta-optimiser of the mean."""
     mean_rate: float = 1e-3
     """Its learning rate."""
     mean_epsilon: float = 1e-8
@@ -54,8 +54,8 @@ class LearnerConfig:
     """Initial variance of every module; for imaml its constant 1/λ."""
     regulariser: float = 1e-5
     """β of the inverse-gamma penalty on the variances."""
-    solver: str = "gd"
-    """Inner solver, all of them proximal: gd, adam or backtracking (gd with a step size of the task's own making)."""
+    solver: Literal["gd", "adam", "backtracking"] = "gd"
+    """Inner solver, all of them proximal; backtracking is gd with a step size of the task's own making."""
     inner_rate: float = 0.01
     """Its learning rate."""
     inner_steps: int = 100

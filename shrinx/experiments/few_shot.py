@@ -1,7 +1,8 @@
 """Few-shot image classification: what the experiments `omniglot` and `miniimagenet` share.
 
-A task is a handful of classes nobody has seen and one image of each. Batch norm has no memory: the query images of a
-task are classified as one batch, in training and test alike, as by MAML.
+A task is a handful of classes nobody has seen and one image of each. Batch norm has no memory: what an image is taken
+for depends on those it is classified with. In training these are all query images of the task, in the test as many as
+`queries_at_once` says.
 """
 
 from collections.abc import Callable

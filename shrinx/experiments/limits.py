@@ -8,7 +8,6 @@ from ..runs.errors import UserError
 
 ANY = {"seed", "true_mean"}
 SHARES = {"decay", "settle"}
-MAY_BE_INFINITE = {"variance"}
 MAY_BE_ZERO = SHARES | {
     "num_updates",
     "warmup",
@@ -39,7 +38,7 @@ def check_limits(config: Any) -> None:
 
 def _check(name: str, number: int | float, may_be_zero: set[str]) -> None:
     option = f"--{name.replace('_', '-')}"
-    if math.isnan(number) or (math.isinf(number) and name not in MAY_BE_INFINITE):
+    if not math.isfinite(number):
         raise UserError(f"{option} must be a finite number, got {number}.")
     if name in ANY:
         return

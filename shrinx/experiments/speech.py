@@ -43,9 +43,7 @@ __all__ = ["ALGORITHMS", "PRESETS", "Config", "learned", "preset_config", "run",
 
 
 def search_space(config: Config) -> dict[str, Range]:
-    raise UserError(
-        "WaveNet is too large to train several side by side, as `tune` and `try` do: vary fields of `run`."
-    )
+    raise UserError("WaveNet is too large to train several side by side, as `tune` and `try` do: vary fields of `run`.")
 
 
 def run(config: Config, folder: RunFolder, console: Console | None, trackers: tuple[Tracker, ...]) -> dict[str, Any]:

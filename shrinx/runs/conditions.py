@@ -55,8 +55,8 @@ def learn_conditions(
     lanes = lanes_of(setup, conditions, seeds)
     priors, seconds = train(setup, lanes, folder, console=console, trackers=trackers)
     trained = time.monotonic()
-    result = _evaluate(setup, conditions, lanes, priors, reference, long, folder, console)
-    return {**result, "seconds": round(seconds + time.monotonic() - trained, 1)}
+    result, before = _evaluate(setup, conditions, lanes, priors, reference, long, folder, console)
+    return {**result, "seconds": round(seconds + before + time.monotonic() - trained, 1)}
 
 
 def lanes_of(setup: Setup, conditions: Sequence[Condition], seeds: Sequence[int]) -> Lanes:
@@ -77,7 +77,8 @@ def _evaluate(
     long: bool,
     folder: RunFolder,
     console: Console | None,
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], float]:
+    """The result, and the seconds that went into it before an interruption."""
     names, num_seeds = priors.modules.names, len(lanes.keys) // len(conditions)
     parts = [slice(num_seeds * index, num_seeds * (index + 1)) for index in range(len(conditions))]
     learned = [jax.tree.map(lambda leaf, part=part: leaf[part], priors) for part in parts]
@@ -89,7 +90,8 @@ def _evaluate(
         return np.repeat([[name in adapting for name in names] for adapting in members], num_seeds, axis=0)
 
     curve_of = curves(setup, [0, setup.adapt_steps], lanes, priors)
-    scored = score_sets(curve_of, {label: masks(members) for label, members in sets.items()}, folder.scores, console)
+    adapting = {label: masks(members) for label, members in sets.items()}
+    scored, before = score_sets(curve_of, adapting, priors, folder.scores, console)
     steps = grid(setup)
     drawn = curves(setup, steps, lanes, priors)(masks(sets["all"])) if long else None
     found = [
@@ -104,7 +106,7 @@ def _evaluate(
     ]
     shown = found[reference]
     scores, alone = shown["test"], [label for label, members in setup.subsets.items() if tuple(members) == (label,)]
-    return {
+    result = {
         "metric": metric_as_json(setup),
         "modules": modules_as_json(learned[reference], chosen[reference]),
         "fraction": chosen[reference].fraction,
@@ -117,6 +119,7 @@ def _evaluate(
         "reference": dict(conditions[reference].about),
         "conditions": found,
     }
+    return result, before
 
 
 def _as_json(

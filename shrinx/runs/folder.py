@@ -176,18 +176,26 @@ def _check_same(path: Path, found: dict[str, Any], request: Request) -> None:
             raise UserError(
                 f"{path} was made by another {what} ({found.get(key)!r}, this is {asked[key]!r}); name another folder."
             )
-    # A run from before an option was there has its default.
-    defaults = {field.name: field.default for field in fields(request.config) if field.default is not MISSING}
-    before = {**json.loads(json.dumps(defaults)), **found.get("config", {})}
-    before |= {key: found.get(key) for key in ("algorithm", "preset", "seeds")}
-    now = {**asked["config"], **{key: asked[key] for key in ("algorithm", "preset", "seeds")}}
-    differing = [
+    named = ("algorithm", "preset", "seeds")
+    before = {**found.get("config", {}), **{key: found.get(key) for key in named}}
+    now = {**asked["config"], **{key: asked[key] for key in named}}
+    differing = differences(before, now, request.config)
+    if differing:
+        raise UserError(f"{path} holds a run with other settings ({differing}); name another folder.")
+
+
+def differences(before: dict[str, Any], now: dict[str, Any], config: Any) -> str:
+    """In which settings what was written `before` is not what is asked for `now`, in words; empty if in none.
+
+    What was written before an option was there has its default.
+    """
+    defaults = {field.name: field.default for field in fields(config) if field.default is not MISSING}
+    before = {**json.loads(json.dumps(defaults)), **before}
+    return "; ".join(
         f"{key} {before.get(key, 'unknown')} there, {now.get(key, 'unknown')} here"
         for key in sorted(before.keys() | now.keys())
         if before.get(key) != now.get(key)
-    ]
-    if differing:
-        raise UserError(f"{path} holds a run with other settings ({'; '.join(differing)}); name another folder.")
+    )
 
 
 def _version(name: str) -> str:

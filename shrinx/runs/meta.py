@@ -34,11 +34,14 @@ def meta_learn(
     lanes = Lanes(jax.vmap(jax.random.key)(jnp.asarray(seeds)), setup.splits(seeds))
     priors, seconds = train(setup, lanes, folder, console=console, trackers=trackers)
     trained = time.monotonic()
-    result = _evaluate(setup, lanes, priors, folder, console)
-    return {**result, "seconds": round(seconds + time.monotonic() - trained, 1)}
+    result, before = _evaluate(setup, lanes, priors, folder, console)
+    return {**result, "seconds": round(seconds + before + time.monotonic() - trained, 1)}
 
 
-def _evaluate(setup: Setup, lanes: Lanes, priors: Prior, folder: RunFolder, console: Console | None) -> dict[str, Any]:
+def _evaluate(
+    setup: Setup, lanes: Lanes, priors: Prior, folder: RunFolder, console: Console | None
+) -> tuple[dict[str, Any], float]:
+    """The result, and the seconds that went into it before an interruption."""
     names = priors.modules.names
     chosen = select(typical(priors), setup.rule)
     subsets: dict[str, tuple[str, ...]] = {"all": names, "selected": chosen.names, **{name: (name,) for name in names}}
@@ -50,7 +53,7 @@ def _evaluate(setup: Setup, lanes: Lanes, priors: Prior, folder: RunFolder, cons
     masks = {
         label: np.tile([name in members for name in names], (len(lanes.keys), 1)) for members, label in labels.items()
     }
-    drawn = score_sets(curve_of, masks, folder.scores, console)
+    drawn, before = score_sets(curve_of, masks, priors, folder.scores, console)
     scored = {label: drawn[labels[members]] for label, members in subsets.items()}
     place = steps.index(setup.adapt_steps)
     at = {label: summarise(scores[..., place]) for label, scores in scored.items()}
@@ -69,11 +72,11 @@ def _evaluate(setup: Setup, lanes: Lanes, priors: Prior, folder: RunFolder, cons
         "curves": curves_as_json(scored, steps, setup.learner.num_steps),
     }
     if setup.extras is None:
-        return result
+        return result, before
     tasks = over_seeds(lambda one, source: draw(source, jax.random.split(one[0])[0], one[1]))(
         (_test_keys(lanes), lanes.splits), setup.test_tasks
     )
-    return result | setup.extras(Outcome(priors, tasks, chosen.names))
+    return result | setup.extras(Outcome(priors, tasks, chosen.names)), before
 
 
 def _score_by(metric_fn: LossFn, setup: Setup, lanes: Lanes, priors: Prior) -> dict[str, Any]:

@@ -68,11 +68,13 @@ class _Lines(Meter):
 
     def __init__(self, console: Console, total: int, done: int, *, every: float, clock: Callable[[], float]):
         self._console, self._total, self._every, self._clock = console, total, every, clock
-        self._first, self._started, self._said = done, clock(), -math.inf
+        self._first, self._started, self._said = done, 0.0, None
 
     def advance(self, done: int, note: str) -> None:
         now = self._clock()
-        if now - self._said < self._every and done < self._total:
+        if self._said is None:  # What was compiled until now tells nothing of the time left.
+            self._first, self._started = done, now
+        elif now - self._said < self._every and done < self._total:
             return
         self._said = now
         elapsed, made = now - self._started, done - self._first

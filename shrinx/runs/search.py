@@ -18,7 +18,7 @@ from .._evaluate import evaluate
 from .._prior import Prior
 from .kept import Kept
 from .setup import Setup, TaskSource, draw
-from .training import updates
+from .training import train_chunk
 
 
 def with_values(config: Any, values: Mapping[str, Any]) -> Any:
@@ -37,19 +37,21 @@ def score_trials(
     *,
     seed: int = 0,
     subsets: Mapping[str, tuple[str, ...] | None] | None = None,
-    chunk: int = 500,
+    chunk: int | None = None,
     progress: Callable[[int, np.ndarray], None] | None = None,
 ) -> dict[str, np.ndarray]:
     """Meta-train every trial and score it on validation tasks, drawn apart from training and test tasks.
 
     **Arguments:** `setup_of` makes a `Setup` from a configuration; `base` is that configuration; `trials` maps field
-    names to one value per trial; `subsets` maps labels to the modules that adapt (`None`: all).
+    names to one value per trial; `subsets` maps labels to the modules that adapt (`None`: all); `chunk` is how many
+    updates are made between two calls of `progress`, by default the setup's own.
 
     **Returns:** label -> score per trial (mean over validation tasks), and `log_variance` of shape `[trials, modules]`.
     """
     values = {name: jnp.asarray(column, jnp.float32) for name, column in trials.items()}
     key, shared = jax.random.key(seed), setup_of(base)
     split = jax.tree.map(lambda x: x[0], shared.splits([seed]))
+    shared.check(split)
     # The tasks are those of the base: a data set goes into the compiled programs as an argument.
     validation_tasks = shared.validation_tasks or shared.test_tasks
     subsets = {"all": None} if subsets is None else subsets
@@ -65,7 +67,7 @@ def score_trials(
         one: dict[str, Array], kept: Kept, start: Array, num_updates: int, source: TaskSource
     ) -> tuple[Kept, Array]:
         setup = configured(one)
-        kept, metrics = updates(setup, setup.learner, (kept, key, split), source, start, num_updates)
+        kept, metrics = train_chunk(setup, setup.learner, (kept, key, split), source, start, num_updates)
         return kept, metrics["query_loss"]
 
     def score(one: dict[str, Array], prior: Prior, members: tuple[str, ...] | None, source: TaskSource) -> Array:
@@ -91,8 +93,9 @@ def score_trials(
     def advance(values: Any, kept: Kept, start: Array, num_updates: int, source: TaskSource) -> tuple[Kept, Array]:
         return jax.vmap(lambda one, mine: train(one, mine, start, num_updates, source))(values, kept)
 
-    for start in range(0, base.num_updates, chunk):
-        count = min(chunk, base.num_updates - start)
+    size = shared.chunk if chunk is None else chunk
+    for start in range(0, base.num_updates, size):
+        count = min(size, base.num_updates - start)
         kept, losses = advance(values, kept, jnp.asarray(start, jnp.int32), count, shared.train_tasks)
         if progress is not None:
             progress(start + count, np.asarray(losses))

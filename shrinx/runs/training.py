@@ -61,10 +61,10 @@ def train(
     return bring_home(kept.prior), seconds
 
 
-def updates(
+def train_chunk(
     setup: Setup,
     learner: Learner,
-    one: tuple[Kept, PRNGKeyArray, Any],
+    lane: tuple[Kept, PRNGKeyArray, Any],
     train_tasks: TaskSource,
     start: Array,
     length: int,
@@ -73,9 +73,9 @@ def updates(
 ) -> tuple[Kept, dict[str, Array]]:
     """`length` updates of one training, from update `start` on, and how they went.
 
-    **Arguments:** `one`: where it is, its key and its split; `share`: what to do with the tasks of every update.
+    **Arguments:** `lane`: where it is, its key and its split; `share`: what to do with the tasks of every update.
     """
-    kept, key, split = one
+    kept, key, split = lane
 
     def update(state: LearnerState, step: Array) -> tuple[LearnerState, Any]:
         task_key, update_key = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, 1), step))
@@ -96,7 +96,8 @@ def _advance(setup: Setup, lanes: Lanes) -> Advance[Kept]:
     def chunk(
         one: tuple[Kept, PRNGKeyArray, Any], train_tasks: TaskSource, start: Array, length: int
     ) -> tuple[Kept, Any]:
-        return everywhere(updates(setup, setup.learner_for(one[2]), one, train_tasks, start, length, share=share_out))
+        learner = setup.learner_for(one[2])
+        return everywhere(train_chunk(setup, learner, one, train_tasks, start, length, share=share_out))
 
     compiled = over_seeds(chunk, at_once=setup.lanes_at_once)
 

@@ -6,8 +6,8 @@ changes the program (a batch size, a number of steps) makes a program of its own
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,124 +17,145 @@ from rich.console import Console
 
 from .errors import UserError
 from .files import write_json
-from .folder import environment, read_json
+from .folder import differences, environment, read_json
+from .interruption import resumable
 from .progress import meter
 from .search import score_trials
+from .settings import Settings, in_words
 from .statistics import finite
 
-Values = dict[str, Any]
-"""The settings of a trial, by field of the configuration."""
+_ABOUT = (
+    "Trials, one seed: `values` are what differs from `base`; `scores` those of validation tasks with all modules "
+    "adapted and with each of `alone` alone; `query_loss` that of meta-training after so many updates; `variances` "
+    "what was learned; `seconds` those of all trials that were trained together; `call` which of `calls` it was."
+)
 
 
 class Plan(NamedTuple):
-    """What is to be tried. Files are compared by it: trials of another plan do not belong into the same."""
+    """What trials of one file have in common."""
 
     experiment: str
     algorithm: str
     preset: str
     base: Any
-    """The configuration that the trials differ from."""
-    alone: tuple[str, ...]
+    """The configuration that they differ from."""
+    alone: tuple[str, ...] = ()
     """Modules that are also scored when they adapt alone."""
 
     def as_json(self) -> dict[str, Any]:
-        base = {field.name: getattr(self.base, field.name) for field in fields(self.base)}
-        named = {"experiment": self.experiment, "algorithm": self.algorithm, "preset": self.preset}
-        return json.loads(json.dumps({**named, "base": base, "alone": self.alone}))
+        return json.loads(json.dumps({**self._asdict(), "base": asdict(self.base)}))
 
 
-def read_values(words: Sequence[str], base: Any, check: Callable[[Any], None]) -> list[Values]:
-    """From words such as `mean_rate=1e-3,3e-3` to the settings of each trial.
+class _Group(NamedTuple):
+    """Trials of one program."""
 
-    All fields must have equally many values, or one, which is then every trial's. Values are JSON; anything else is
-    text. `check` raises for a configuration that cannot be run.
-    """
-    columns: dict[str, list[Any]] = {}
-    for word in words:
-        name, _, listed = word.partition("=")
-        name = name.replace("-", "_")
-        if not listed:
-            raise UserError(f"{word!r} is not FIELD=VALUE,VALUE,…: write for instance mean_rate=1e-3,3e-3.")
-        if not hasattr(base, name):
-            known = ", ".join(field.name for field in fields(base))
-            raise UserError(f"There is no field {name!r} to try values of; known: {known}.")
-        if name in columns:
-            raise UserError(f"The values of {name} are given twice.")
-        columns[name] = [_value(name, text, getattr(base, name)) for text in listed.split(",")]
-    if not columns:
-        raise UserError("Nothing to try: name fields and values, for instance --values mean_rate=1e-3,3e-3.")
-    count = max(map(len, columns.values()))
-    uneven = {name: len(column) for name, column in columns.items() if len(column) not in (1, count)}
-    if uneven:
-        raise UserError(f"There are {count} trials, but {_listed(uneven)}: give every field as many, or one for all.")
-    trials = [{name: column[index % len(column)] for name, column in columns.items()} for index in range(count)]
-    for trial in trials:
-        check(replace(base, **trial))
-    return trials
+    base: Any
+    trials: list[Settings]
+    columns: dict[str, np.ndarray]
+    names: tuple[str, ...]
 
 
-def try_values(
-    module: Any, plan: Plan, trials: Sequence[Values], file: Path, *, console: Console | None = None
+def try_settings(
+    module: Any,
+    plan: Plan,
+    trials: Sequence[Settings],
+    file: Path,
+    *,
+    batch: int = 16,
+    console: Console | None = None,
 ) -> list[dict[str, Any]]:
     """Train and score the trials, and add them to `file` as they are finished; those it has already are left alone.
 
-    **Arguments:** `module`, the experiment's module; `plan`; `trials`, from `read_values`; `file`, JSON.
+    **Arguments:** `module`, the experiment's module; `plan`; `trials`, see `read_settings`; `file`, JSON; `batch`, how
+    many are trained together at most.
 
-    **Returns:** the rows of these trials: `values`, `scores` (of `all` modules and of each that is scored alone),
-    `query_loss` (pairs of updates and loss), `variances` by module, `seconds`.
+    **Returns:** the rows of these trials, see `about` in the file.
     """
-    known = _known(plan, file)
-    together = set(module.search_space(plan.base)) | {"weight_decay"}
-    new = [trial for trial in trials if not _row_of(trial, known)]
-    groups: dict[str, list[Values]] = {}
-    for trial in new:
-        apart = {name: value for name, value in trial.items() if name not in together}
-        groups.setdefault(json.dumps(apart, sort_keys=True), []).append(trial)
+    kept = _read(plan, file)
+    new = [trial for index, trial in enumerate(trials) if trial not in trials[:index] and not _rows_of(trial, kept)]
+    # Everything is looked at before anything is trained, so that no slip of the pen is found hours later.
+    groups = [_prepare(module, plan, group) for group in _programs(module, plan, new, batch)]
     if console is not None and len(new) < len(trials):
-        console.print(f"{len(trials) - len(new)} of {len(trials)} trials are in {file} already.")
-    header = {"about": _ABOUT, **environment(), **plan.as_json()}
-    for group in groups.values():
-        rows = _train(module, plan, group, together, console)
-        known = [*known, *rows]
-        write_json(file, {**header, "trials": known})
-    return [row for trial in trials for row in _row_of(trial, known)]
+        _say(console, f"{len(trials) - len(new)} of {len(trials)} trials are in {file} already, or named twice.")
+    with resumable(file):
+        if groups:
+            kept["calls"].append(environment())
+            write_json(file, kept)  # Before the first trial: it should not be trained for a file that cannot be.
+        for group in groups:
+            call = len(kept["calls"]) - 1
+            kept["trials"] += [{**row, "call": call} for row in _train(module, plan, group, console)]
+            write_json(file, kept)
+    return [row for trial in trials for row in _rows_of(trial, kept)]
 
 
-_ABOUT = (
-    "Trials, one seed: `values` are what differs from `base`, `scores` those of validation tasks with all modules "
-    "adapted and with each of `alone` alone, `query_loss` that of meta-training after so many updates, `variances` "
-    "what was learned."
-)
+def _read(plan: Plan, file: Path) -> dict[str, Any]:
+    """What is in the file, or would be if there was one."""
+    ours = plan.as_json()
+    if not file.exists():
+        return {"about": _ABOUT, **ours, "calls": [], "trials": []}
+    found = read_json(file)
+    if not (isinstance(found.get("trials"), list) and isinstance(found.get("calls"), list)):
+        raise UserError(f"{file} holds no trials; name another file.")
+    theirs, settings = ({**part["base"], **{k: part.get(k) for k in ours if k != "base"}} for part in (found, ours))
+    differing = differences(theirs, settings, plan.base)
+    if differing:
+        raise UserError(f"{file} holds trials with other settings ({differing}); name another file.")
+    return found
 
 
-def _train(
-    module: Any, plan: Plan, group: Sequence[Values], together: set[str], console: Console | None
-) -> list[dict[str, Any]]:
-    started, losses = time.monotonic(), []
-    first = group[0]
-    base = replace(plan.base, **{name: value for name, value in first.items() if name not in together})
-    columns = {name: np.asarray([trial[name] for trial in group]) for name in first if name in together}
-    if not columns:  # Then there is one trial, and nothing to map over.
-        some = next(iter(module.search_space(base)))
-        columns = {some: np.asarray([getattr(base, some)])}
-    setup = module.setup(base)
+def _rows_of(trial: Settings, kept: Mapping[str, Any]) -> list[Any]:
+    """The row of the trial, if there is one."""
+    return [row for row in kept["trials"] if row["values"] == trial][:1]
+
+
+def _programs(module: Any, plan: Plan, trials: Sequence[Settings], batch: int) -> list[list[Settings]]:
+    """Trials that can be trained together, `batch` at most."""
+    groups: dict[str, list[Settings]] = {}
+    for trial in trials:
+        apart = {name: value for name, value in trial.items() if name not in _arrays(module, plan, trial)}
+        groups.setdefault(json.dumps([apart, sorted(trial)], sort_keys=True), []).append(trial)
+    return [group[first : first + batch] for group in groups.values() for first in range(0, len(group), batch)]
+
+
+def _arrays(module: Any, plan: Plan, trial: Settings) -> list[str]:
+    """The fields that are arrays in the program; no number (`None`) is a program of its own."""
+    known = {*module.search_space(plan.base), "weight_decay"}
+    return [name for name, value in trial.items() if name in known and isinstance(value, float)]
+
+
+def _prepare(module: Any, plan: Plan, trials: list[Settings]) -> _Group:
+    first = trials[0]
+    arrays = _arrays(module, plan, first)
+    base = replace(plan.base, **{name: value for name, value in first.items() if name not in arrays})
+    # Without any there is one trial, and something to map over is needed all the same.
+    some = next(iter(module.search_space(base)))
+    columns = {name: np.asarray([trial[name] for trial in trials]) for name in arrays}
+    columns = columns or {some: np.asarray([getattr(base, some)])}
+    try:
+        setup = module.setup(base)
+        setup.check(jax.tree.map(lambda leaf: leaf[0], setup.splits([base.seed])))
+    except ValueError as error:
+        raise UserError(f"{in_words(first)}: {error}") from error
     names = jax.eval_shape(setup.init, jax.random.key(base.seed)).modules.names
     unknown = [name for name in plan.alone if name not in names]
     if unknown:
         raise UserError(f"Unknown modules {unknown} to adapt alone; known: {list(names)}.")
+    return _Group(base, trials, columns, names)
+
+
+def _train(module: Any, plan: Plan, group: _Group, console: Console | None) -> list[dict[str, Any]]:
+    started, losses = time.monotonic(), []
     if console is not None:
-        console.print(f"{len(group)} at once: {', '.join(map(_listed, group))}")
-    with meter(base.num_updates, 0, console) as progress:
+        _say(console, f"{len(group.trials)} at once: {', '.join(map(in_words, group.trials))}")
+    subsets = {"all": None, **{name: (name,) for name in plan.alone}}
+    with meter(group.base.num_updates, 0, console) as progress:
 
         def seen(step: int, loss: np.ndarray) -> None:
             losses.append((step, loss))
             progress.advance(step, f"loss {', '.join(f'{value:.3g}' for value in loss)}")
 
-        subsets = {"all": None, **{name: (name,) for name in plan.alone}}
-        chunk = max(1, min(500, base.num_updates // 20))
-        found = score_trials(
-            module.setup, base, columns, seed=base.seed, subsets=subsets, chunk=chunk, progress=seen
-        )  # fmt: skip
+        seed = group.base.seed
+        found = score_trials(module.setup, group.base, group.columns, seed=seed, subsets=subsets, progress=seen)
     seconds = round(time.monotonic() - started, 1)
     variances = np.exp(found["log_variance"].astype(np.float64))
     return [
@@ -142,45 +163,12 @@ def _train(
             "values": trial,
             "scores": {label: finite(float(found[label][index])) for label in subsets},
             "query_loss": [[step, finite(float(loss[index]))] for step, loss in losses],
-            "variances": dict(zip(names, map(finite, variances[index].tolist()), strict=True)),
+            "variances": dict(zip(group.names, map(finite, variances[index].tolist()), strict=True)),
             "seconds": seconds,
         }
-        for index, trial in enumerate(group)
+        for index, trial in enumerate(group.trials)
     ]
 
 
-def _known(plan: Plan, file: Path) -> list[dict[str, Any]]:
-    """The trials that the file has."""
-    if not file.exists():
-        return []
-    found = read_json(file)
-    ours = plan.as_json()
-    differing = [key for key in ours if found.get(key) != ours[key]]
-    if differing:
-        raise UserError(f"{file} holds trials of another {', '.join(differing)}; name another file.")
-    rows = found.get("trials")
-    if not isinstance(rows, list) or not all(isinstance(row, dict) and "values" in row for row in rows):
-        raise UserError(f"{file} holds no trials; name another file.")
-    return rows
-
-
-def _row_of(trial: Values, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """The row of the trial, if there is one."""
-    return [row for row in rows if row["values"] == trial][:1]
-
-
-def _value(name: str, text: str, default: Any) -> Any:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = text
-    # To JSON 1 is a whole number, to Python True is one.
-    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if default is not None and value is not None and type(value) is not type(default):
-        raise UserError(f"{name} is {default!r} by default; {text!r} is no such value.")
-    return value
-
-
-def _listed(values: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}={value}" for name, value in values.items())
+def _say(console: Console, line: str) -> None:
+    console.print(line, highlight=False, markup=False, soft_wrap=True)
