@@ -2,11 +2,15 @@
 
 import io
 import itertools
+import json
 
 import numpy as np
 import pytest
 from rich.console import Console
 
+from shrinx.cli import main
+from shrinx.runs import meta
+from shrinx.runs.meta import curves
 from shrinx.runs.progress import meter
 from shrinx.runs.scores import score_sets
 
@@ -102,3 +106,33 @@ def test_on_a_terminal_there_is_a_bar():
         progress.advance(4, "loss 1")
     assert "━" in screen.getvalue()
     assert "4/4" in screen.getvalue()
+
+
+@pytest.mark.usefixtures("relaxed")
+def test_a_run_interrupted_while_it_is_scored_ends_as_if_it_was_not(tmp_path, monkeypatch, capsys):
+    sizes = {"num-updates": 2, "inner-steps": 2, "adapt-steps": 2, "num-test-tasks": 3, "hidden": 4}
+    toy = [word for name, value in sizes.items() for word in (f"--{name}", str(value))]
+    command = ["run", "sinusoid", "--algorithm", "sigma-maml", *toy, "--out"]
+    whole, pieces = tmp_path / "whole", tmp_path / "pieces"
+    assert main([*command, str(whole)]) == 0
+
+    def interrupted(*args):
+        curve_of, count = curves(*args), itertools.count()
+
+        def until_the_third(mask):
+            if next(count) == 2:
+                raise KeyboardInterrupt
+            return curve_of(mask)
+
+        return until_the_third
+
+    with monkeypatch.context() as patch:
+        patch.setattr(meta, "curves", interrupted)
+        assert main([*command, str(pieces)]) == 130
+    assert "--resume" in capsys.readouterr().err
+    assert (pieces / "scores.npz").exists()
+    assert main([*command, str(pieces), "--resume"]) == 0
+    assert not (pieces / "scores.npz").exists()
+    results = [json.loads((folder / "result.json").read_text()) for folder in (whole, pieces)]
+    assert all(result.pop("seconds") > 0 for result in results)
+    assert results[0] == results[1]
