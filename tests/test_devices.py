@@ -87,7 +87,7 @@ def learned(priors: Prior) -> dict[str, Any]:
 @pytest.mark.slow
 def test_two_processes_learn_what_one_does_and_one_goes_on_when_the_other_is_lost(tmp_path, relaxed, monkeypatch):
     # Held-out tasks take longer than training, and no other process has a part in them.
-    monkeypatch.setattr(meta, "_evaluate", lambda setup, lanes, priors, console: learned(priors))
+    monkeypatch.setattr(meta, "_evaluate", lambda setup, lanes, priors, folder, console: (learned(priors), 0.0))
     config = replace(find_experiment("normal").config("sigma-reptile", "quick"), **SMALL)
     request = Request("normal", "sigma-reptile", "quick", 1, config)
     whole = execute(request, tmp_path / "whole", report=False)
