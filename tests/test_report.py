@@ -9,7 +9,7 @@ import warnings
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-from report_runs import CASES, HOSTILE, Page, all_null, make_result, make_rows, make_run, score
+from report_runs import CASES, HOSTILE, Page, all_null, free, make_result, make_rows, make_run, score
 
 pytest.importorskip("matplotlib", reason="Reports need matplotlib.")
 
@@ -17,6 +17,8 @@ from shrinx.report.load import load_run
 from shrinx.report.page import render_page
 from shrinx.report.write import write_report
 from shrinx.runs.errors import UserError
+
+RUNS_OF_TWO_KINDS = (("shrunk", make_result()), ("free", free()))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -36,6 +38,14 @@ def test_every_kind_of_run_is_reported(tmp_path, case):
     ids = [attrs["id"] for _, attrs in found.tags if "id" in attrs]
     assert len(ids) == len(set(ids))
     assert not re.search(r"\bnan\b|\binf\b|\bNone\b", found.text)
+
+
+def test_without_a_prior_nothing_is_said_to_be_selected(tmp_path):
+    page, other = (write_report(make_run(tmp_path / name, result)).read_text() for name, result in RUNS_OF_TWO_KINDS)
+    assert "Modules selected" in page
+    assert "Adapting all" in other
+    assert "Modules selected" not in other
+    assert "Adapting the selected" not in other
 
 
 def test_the_page_is_self_contained(tmp_path):

@@ -63,6 +63,8 @@ def _key_numbers(run: LoadedRun) -> str:
     test = run.result.get("test") or {}
     modules = run.result.get("modules") or []
     chosen = sum(bool(module.get("selected")) for module in modules)
+    # Without a prior all modules adapt alike, and none was selected over another.
+    free = bool(modules) and not known(module.get("variance") for module in modules)
     facts = [
         (what, with_interval(test[key]))
         for key, what in (
@@ -70,11 +72,11 @@ def _key_numbers(run: LoadedRun) -> str:
             ("all", "Adapting all"),
             ("selected", "Adapting the selected"),
         )
-        if test.get(key)
+        if test.get(key) and not (free and key == "selected")
     ]
-    if modules:
+    if modules and not free:
         facts.append(("Modules selected", f"{chosen} of {len(modules)}"))
-    if known([run.result.get("fraction")]):
+    if known([run.result.get("fraction")]) and not free:
         facts.append(("Parameters selected", percent(run.result["fraction"])))
     items = "".join(f"<div><dt>{markup.text(what)}</dt><dd>{markup.text(value)}</dd></div>" for what, value in facts)
     return f'<dl class="facts" aria-label="Key numbers">{items}</dl>\n' if items else ""
