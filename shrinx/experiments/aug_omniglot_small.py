@@ -80,7 +80,7 @@ def preset_config(algorithm: str, preset: str) -> Config:
 
 
 def search_space(config: Config) -> dict[str, Range]:
-    raise UserError("Search one condition at a time: `shrinx tune aug-omniglot --preset small-K --num-alphabets T`.")
+    raise UserError("One condition at a time: `shrinx tune aug-omniglot --preset small-K --num-alphabets T`, or `try`.")
 
 
 def learned(config: Config, run: Any, result: dict[str, Any]) -> Any:
