@@ -112,11 +112,10 @@ def _run(rest: list[str]) -> int:
     look = first_look(rest, "run", "shrinx run sinusoid --preset quick --seeds 2 --out runs/demo")
     if isinstance(look, int):
         return look
-    config_type: Any = tyro.conf.OmitArgPrefixes[type(look.config)]
 
     @dataclass(frozen=True)
     class Options:
-        config: Annotated[config_type, hint("the experiment's own")]  # pyright: ignore[reportInvalidTypeForm]
+        config: Annotated[look.config_type, hint("the experiment's own")]  # pyright: ignore[reportInvalidTypeForm]
         preset: Annotated[str, hint(f"one of {', '.join(look.experiment.presets)}")]
         seeds: Annotated[int, hint("how many seeds to run together")] = 1
         out: Annotated[Path | None, hint("the run's folder; runs/EXPERIMENT-ALGORITHM-PRESET by default")] = None

@@ -18,6 +18,13 @@ class Look:
     def config(self) -> Any:
         return self.experiment.config(self.algorithm, self.preset)
 
+    @property
+    def config_type(self) -> Any:
+        """For a field of a command's options: its own fields are options without a prefix."""
+        import tyro
+
+        return tyro.conf.OmitArgPrefixes[type(self.config)]
+
 
 def first_look(rest: list[str], command: str, example: str) -> Look | int:
     """Find experiment, algorithm and preset among the arguments, or say how the command is used."""

@@ -3,7 +3,7 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from .cli_actions import named_files
 from .cli_options import first_look, hint, parse
@@ -12,18 +12,15 @@ from .runs.errors import UserError
 
 def run_tune(rest: list[str]) -> int:
     """Search hyperparameters on validation tasks."""
-    import tyro
-
     from .runs.tune import tune
 
     look = first_look(rest, "tune", "shrinx tune sinusoid --algorithm sigma-maml --trials 64 --storage sqlite:///t.db")
     if isinstance(look, int):
         return look
-    config_type: Any = tyro.conf.OmitArgPrefixes[type(look.config)]
 
     @dataclass(frozen=True)
     class Options:
-        config: Annotated[config_type, hint("where trials start from")]  # pyright: ignore[reportInvalidTypeForm]
+        config: Annotated[look.config_type, hint("where trials start from")]  # pyright: ignore[reportInvalidTypeForm]
         preset: Annotated[str, hint(f"one of {', '.join(look.experiment.presets)}")]
         trials: Annotated[int, hint("how many trials to add to the study, 0 to look at those it has")] = 32
         batch: Annotated[int, hint("trials trained together")] = 16
@@ -67,7 +64,6 @@ def run_tune(rest: list[str]) -> int:
 
 def run_try(rest: list[str]) -> int:
     """Try given settings on validation tasks."""
-    import tyro
     from rich.console import Console
 
     from .experiments.limits import check_limits
@@ -77,11 +73,10 @@ def run_try(rest: list[str]) -> int:
     look = first_look(rest, "try", "shrinx try sinusoid --values mean_rate=1e-3,3e-3 inner_steps=10,20")
     if isinstance(look, int):
         return look
-    config_type: Any = tyro.conf.OmitArgPrefixes[type(look.config)]
 
     @dataclass(frozen=True)
     class Options:
-        config: Annotated[config_type, hint("what trials differ from")]  # pyright: ignore[reportInvalidTypeForm]
+        config: Annotated[look.config_type, hint("what trials differ from")]  # pyright: ignore[reportInvalidTypeForm]
         preset: Annotated[str, hint(f"one of {', '.join(look.experiment.presets)}")]
         values: Annotated[
             tuple[str, ...], hint("FIELD=VALUE,VALUE,… for each that varies: trial i has the i-th value of every field")

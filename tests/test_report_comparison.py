@@ -150,6 +150,7 @@ def test_the_best_of_two_is_told_by_seeds_where_intervals_overlap(tmp_path):
     assert overlaps not in page()
     assert ahead not in page(seed=7)
     assert overlaps in page(num_test_tasks=7)
+    assert overlaps in page(queries_at_once=1)
 
 
 def test_runs_of_different_experiments_are_not_ranked(tmp_path):

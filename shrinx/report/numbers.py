@@ -1,7 +1,7 @@
 """Numbers as they come out of JSON, and numbers as they are read by people."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -17,6 +17,11 @@ def number(value: Any) -> float:
 
 def numbers(values: Iterable[Any] | None) -> list[float]:
     return [number(value) for value in values or ()]
+
+
+def has_prior(modules: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether any module is held; without a prior all adapt alike, and none is selected over another."""
+    return bool(known(module.get("variance") for module in modules))
 
 
 def known(values: Iterable[Any] | None) -> list[float]:

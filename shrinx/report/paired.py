@@ -7,12 +7,12 @@ from ..runs.statistics import half_width
 from .load import LoadedRun
 from .numbers import known
 
-# The settings of all experiments that shape held-out tasks, besides the data.
+# The settings of all experiments that shape held-out tasks and how they are judged, besides the data.
 _TASKS = (
     "seed",
     "num_test_tasks",
     *("num_support", "num_query", "num_test_query", "true_mean", "true_variance"),
-    *("ways", "shots", "queries", "num_alphabets", "num_instances", "rotate"),
+    *("ways", "shots", "queries", "queries_at_once", "num_alphabets", "num_instances", "rotate"),
     *("held_out_support", "num_validation_speakers", "test_strings", "test_frames"),
 )
 

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from .load import LoadedRun
-from .numbers import clean, known, number, percent, with_interval, word
+from .numbers import clean, has_prior, known, number, percent, with_interval, word
 from .paired import difference, same_tasks
 
 
@@ -98,7 +98,7 @@ def _specific(result: dict[str, Any]) -> str:
     modules = result.get("modules") or []
     if not modules:
         return ""
-    if not known(module.get("variance") for module in modules):
+    if not has_prior(modules):
         return "This run puts no prior on the modules: all of them adapt freely and none is singled out."
     count = sum(bool(module.get("selected")) for module in modules)
     if len(modules) == 1:

@@ -24,7 +24,7 @@ def save(folder: Path, step: int, state: Any, *, keep: int = KEEP) -> Path:
     """Write `state` as the checkpoint of `step` and remove all but the newest `keep`."""
     arrays = {f"{index:05d}": _plain(np.asarray(leaf)) for index, leaf in enumerate(jax.tree.leaves(state))}
     path = folder / f"{step:010d}.npz"
-    stored: dict[str, Any] = {**arrays, _DIGEST: np.frombuffer(_digest(arrays), dtype=np.uint8)}
+    stored: dict[str, Any] = {**arrays, _DIGEST: digest_of(arrays)}
     write_atomically(path, lambda file: np.savez(file, **stored))
     for old in _files(folder)[:-keep]:
         old.unlink(missing_ok=True)
@@ -59,7 +59,7 @@ def _read(path: Path, like: Any) -> Any:
     except Exception as error:  # zipfile, zlib and numpy raise a dozen different things for a broken file.
         raise _Damaged(str(error) or type(error).__name__) from error
     digest = arrays.pop(_DIGEST, None)
-    if digest is None or digest.tobytes() != _digest(arrays):
+    if digest is None or not np.array_equal(digest, digest_of(arrays)):
         raise _Damaged("its digest does not match")
     expected = [np.asarray(leaf) for leaf in leaves]
     if [(_plain(ours).shape, _plain(ours).dtype) for ours in expected] != [(a.shape, a.dtype) for a in arrays.values()]:
@@ -77,9 +77,10 @@ def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("*.npz") if re.fullmatch(r"\d{10}\.npz", path.name))
 
 
-def _digest(arrays: dict[str, np.ndarray]) -> bytes:
+def digest_of(arrays: dict[str, np.ndarray]) -> np.ndarray:
+    """A digest of names, types, shapes and bytes, as an array that can stand beside them."""
     digest = hashlib.sha256()
     for name, array in arrays.items():
         digest.update(f"{name} {array.dtype.str} {array.shape};".encode())
         digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.digest()
+    return np.frombuffer(digest.digest(), dtype=np.uint8)

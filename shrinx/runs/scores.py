@@ -1,6 +1,5 @@
 """Scores of held-out tasks, one set of modules after the other. An interruption costs the set it falls into."""
 
-import hashlib
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -11,6 +10,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
+from .checkpoint import digest_of
 from .files import write_atomically
 from .interruption import resumable
 from .progress import meter
@@ -33,7 +33,7 @@ def score_sets(
 
     `file` keeps what is finished; what it has of other priors or other modules is not looked at.
     """
-    fingerprint, started = _fingerprint(priors), time.monotonic()
+    fingerprint, started = digest_of(_arrays(priors)), time.monotonic()
     found, before = _kept(masks, fingerprint, file)
     if console is not None and len(found) < len(masks):
         console.print("Adapting to held-out tasks: all modules, and sets of them …")
@@ -76,8 +76,5 @@ def _kept(masks: Mapping[str, np.ndarray], fingerprint: np.ndarray, file: Path) 
     return found, float(arrays["seconds"])
 
 
-def _fingerprint(tree: Any) -> np.ndarray:
-    digest = hashlib.sha256()
-    for leaf in jax.tree.leaves(tree):
-        digest.update(np.ascontiguousarray(leaf).tobytes())
-    return np.frombuffer(digest.digest(), np.uint8)
+def _arrays(tree: Any) -> dict[str, np.ndarray]:
+    return {str(index): np.asarray(leaf) for index, leaf in enumerate(jax.tree.leaves(tree))}
