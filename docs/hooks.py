@@ -1,5 +1,6 @@
 """Figures of the kept runs in the built pages: read as files, docs/ finds them next to it; the site has them inside."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,12 @@ from mkdocs.structure.files import File, Files
 
 def on_files(files: Files, config: Any) -> Files:
     root = Path(config.config_file_path).parent
-    for figure in sorted([*root.glob("results/*/*/figures/*.svg"), *root.glob("results/bench/*.svg")]):
+    for figure in sorted(root.glob("results/**/*.svg")):
         path = figure.relative_to(root).as_posix()
         files.append(File(path, str(root), config.site_dir, config.use_directory_urls))
     return files
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    return markdown.replace("](../results/", "](results/")
+    """A page's path to results/ is one folder shorter there."""
+    return re.sub(r"\]\(((?:\.\./)*)\.\./results/", r"](\1results/", markdown)

@@ -48,6 +48,8 @@ columns = [
   { title = "all", condition = "all" },
   { title = "paper", condition = "all", show = "paper" },
   { title = "goal", condition = "all", show = "goal" },
+  { title = "off by", condition = "all", show = "difference" },
+  { title = "of", condition = "all", show = "experiment" },
   { title = "fastest", condition = "all, at its best", metric = "steps" },
 ]
 """
@@ -154,9 +156,9 @@ def test_tables(root):
         "| w alone | 90 % | 0.5 | – |",
     ]
     assert tables["methods"].splitlines() == [
-        "| method | all | paper | goal | fastest |",
-        "| --- | --- | --- | --- | --- |",
-        "| σ-MAML | 0.50 ± 0.12 | 0.45 | below 1 | 5 |",
+        "| method | all | paper | goal | off by | of | fastest |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| σ-MAML | 0.50 ± 0.12 | 0.45 | below 1 | +0.050 | toy | 5 |",
     ]
     text = (root / "README.md").read_text()
     assert text.startswith("# Toy\n\n<!-- table: modules -->\n\n| what adapts")

@@ -26,6 +26,17 @@ def with_interval(mean: float | None, ci95: float | None) -> str:
     return f"{mean:.{places}f} ± {ci95:.{places}f}"
 
 
+def difference(mean: float | None, paper: float | None) -> str:
+    """How far a number is from the paper's, to three decimals.
+
+    >>> difference(0.824, 0.789), difference(0.626, 0.728), difference(None, 0.728)
+    ('+0.035', '−0.102', '–')
+    """
+    if mean is None or paper is None:
+        return "–"
+    return f"{mean - paper:+.3f}".replace("-", "−")
+
+
 def percent(share: float | None) -> str:
     """
     >>> percent(0.0454), percent(0.90857), percent(1.0), percent(0.0006)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import SummaryError
-from .numbers import percent, short, with_interval
+from .numbers import difference, percent, short, with_interval
 from .paper import read_toml
 from .rows import Row
 from .runs import Run
@@ -25,6 +25,10 @@ _WORDS = {
 }
 
 
+SHOWN = ("measured", "paper", "goal", "difference", "experiment")
+"""What a column may show of a number: the number, what it is compared with, how far it is from the paper's, whose it is."""
+
+
 @dataclass(frozen=True)
 class Column:
     """A column of a table of runs: a number of each."""
@@ -34,7 +38,7 @@ class Column:
     metric: str | None = None
     """The run's own score by default."""
     show: str = "measured"
-    """`measured`, or what it is compared with: `paper` or `goal`."""
+    """One of `SHOWN`."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +93,16 @@ def runs_table(name: str, runs: Sequence[Run], columns: Sequence[Column], cells:
 
     def cell(run: Run, column: Column) -> str:
         found = cells.find(name, run, column.condition, column.metric or run.metric)
-        if column.show == "goal":
-            return found.goal or ""
-        return short(found.paper) if column.show == "paper" else with_interval(found.mean, found.ci95)
+        match column.show:
+            case "paper":
+                return short(found.paper)
+            case "goal":
+                return found.goal or ""
+            case "difference":
+                return difference(found.mean, found.paper)
+            case "experiment":
+                return run.experiment
+        return with_interval(found.mean, found.ci95)
 
     lines = [(_method(run.algorithm), *(cell(run, column) for column in columns)) for run in runs]
     return _markdown(("method", *(column.title for column in columns)), lines)
@@ -118,10 +129,9 @@ def _column(table: str, declared: dict[str, Any]) -> Column:
         column = Column(**declared)
     except TypeError as error:
         raise SummaryError(f"results/tables.toml: table {table!r} has a column that is none: {error}.") from error
-    if column.show not in ("measured", "paper", "goal"):
+    if column.show not in SHOWN:
         raise SummaryError(
-            f"results/tables.toml: table {table!r} has a column that shows {column.show!r}; "
-            "known: measured, paper, goal."
+            f"results/tables.toml: table {table!r} has a column that shows {column.show!r}; known: {', '.join(SHOWN)}."
         )
     return column
 
