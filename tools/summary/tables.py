@@ -26,7 +26,7 @@ _WORDS = {
 
 
 SHOWN = ("measured", "paper", "goal", "difference", "experiment")
-"""What a column may show of a number: the number, what it is compared with, how far it is from the paper's, whose it is."""
+"""What a column may show: the number, what it is compared with, how far it is from the paper's, whose it is."""
 
 
 @dataclass(frozen=True)
