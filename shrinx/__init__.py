@@ -40,6 +40,8 @@ from ._prior import Prior as Prior
 from ._prior import inverse_gamma_penalty as inverse_gamma_penalty
 from ._problem import Adapted as Adapted
 from ._problem import Progress as Progress
+from ._rows import Rows as Rows
+from ._rows import RowSample as RowSample
 from ._select import AbstractRule as AbstractRule
 from ._select import LargestGap as LargestGap
 from ._select import Selection as Selection
