@@ -51,7 +51,7 @@ class Unroll(AbstractAdjoint):
     - `last`: go back through so many steps only and take what was before them for constant (truncated
       backpropagation). Time and memory are then flat in the horizon, as with `Implicit`, and unlike it nothing is
       assumed about convergence: where adaptation is stopped early, or ends in the noise of mini-batches, the variances
-      get a gradient of the right sign. 0 steps are first order.
+      get a gradient of the right sign. With 0 steps the mean's gradient is first order and the variances have none.
 
     >>> import jax, jax.numpy as jnp, shrinx as sx
     >>> loss_fn = lambda theta, x: 0.5 * jnp.sum((theta - x) ** 2)
@@ -67,6 +67,8 @@ class Unroll(AbstractAdjoint):
     last: int | None = eqx.field(default=None, static=True)
 
     def __check_init__(self):
+        if not isinstance(self.checkpoint, bool):
+            raise TypeError(f"`checkpoint` must be true or false, got {self.checkpoint!r}; steps are `last=`.")
         if self.last is not None:
             check_at_least("last", self.last, 0)
 
@@ -118,7 +120,7 @@ class Implicit(AbstractAdjoint):
 
     It is right to the extent that adaptation has converged (`Adapted.residual`) and the linear solve too. All
     variances must be finite. The Hessian is taken on batches that adaptation has not used. Only derivatives with
-    respect to the prior are defined; those with respect to data raise an error (use `Unroll`).
+    respect to the prior are defined; those with respect to data, and second ones, raise an error (use `Unroll`).
 
     **Arguments:**
 
@@ -151,7 +153,9 @@ class Implicit(AbstractAdjoint):
 
     def adapt(self, problem: Problem) -> Adapted:
         prior = problem.prior
-        still = eqx.tree_at(lambda p: p.prior, problem, stop_gradient(prior))
+        # What `loss_fn` closes over may be traced, and a custom rule sees its arguments only: they are made some.
+        loss_fn = eqx.filter_closure_convert(problem.loss_fn, prior.mean, jax.eval_shape(problem.batch, 0))
+        still = eqx.tree_at(lambda p: (p.prior, p.loss_fn), problem, (stop_gradient(prior), loss_fn))
         # Not stopped beyond the prior: a derivative with respect to data, or to what `loss_fn` closes over, would not
         # be computed, and the custom rule raises an error instead of taking it for zero.
         adapted = still.run(still.prior)
@@ -209,13 +213,31 @@ def _implicit_params_fwd(perturbed, prior, problem, adapted, implicit):
 
 @_implicit_params.def_bwd
 def _implicit_params_bwd(residuals, cotangent, perturbed, prior, problem, adapted, implicit):
-    del residuals, perturbed, prior
+    del residuals, perturbed
+    # Of what nobody used there is no cotangent.
+    cotangent = jax.tree.map(
+        lambda theta, c: jnp.zeros_like(theta) if c is None else c,
+        adapted.params,
+        cotangent,
+        is_leaf=lambda leaf: leaf is None,
+    )
     gradient, _ = _solve(problem, adapted, cotangent, implicit)
-    if implicit.variance_adjoint is None:
-        return gradient
-    # Adapts a second time: a custom rule cannot keep the derivative that was at hand in the forward pass.
-    _, other = implicit.variance_adjoint.pullback(problem)
-    return _with_variances_of(other(cotangent)[0], gradient)
+    if implicit.variance_adjoint is not None:
+        # Adapts a second time: a custom rule cannot keep the derivative that was at hand in the forward pass.
+        _, other = implicit.variance_adjoint.pullback(problem)
+        gradient = _with_variances_of(other(cotangent)[0], gradient)
+    return _only_once(gradient, prior)
+
+
+@jax.custom_jvp
+def _only_once(gradient: Prior, prior: Prior) -> Prior:
+    """The gradient, which is no function of the prior that could be differentiated again: it would seem constant."""
+    return gradient
+
+
+@_only_once.defjvp
+def _only_once_jvp(primals: Any, tangents: Any) -> Any:
+    raise NotImplementedError("`Implicit` has first derivatives only; for second ones adapt with `Unroll()`.")
 
 
 def _with_variances_of(other: Prior, gradient: Prior) -> Prior:

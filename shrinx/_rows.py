@@ -49,8 +49,8 @@ class Rows(eqx.Module):
     def stack(tasks: Sequence[Data], *, length: int | None = None) -> "Rows":
         """Several tasks as one batch, each padded with rows of its own.
 
-        **Arguments:** `tasks`, each a pytree of arrays with a leading axis of rows; `length`: pad to so many rows. Where
-        batches are drawn again and again, one length for all of them saves compiling anew.
+        **Arguments:** `tasks`, each a pytree of arrays with a leading axis of rows; `length`: pad to so many rows.
+        Where batches are drawn again and again, one length for all of them saves compiling anew.
         """
         tasks = list(tasks)
         if not tasks:
@@ -91,8 +91,8 @@ class Rows(eqx.Module):
     def split(self, key: PRNGKeyArray, share: float = 0.5) -> tuple["Rows", "Rows"]:
         """One task's rows in two parts at random, such as support and query: the same data with other weights.
 
-        **Arguments:** `share`, of the rows, that goes to the first part; each part has one row at least, if there are two.
-        Of several tasks: `jax.vmap(sx.Rows.split)(rows, keys)`, with a key for each.
+        **Arguments:** `share` of the rows that goes to the first part; each has one row at least, if there are two. Of
+        several tasks: `jax.vmap(sx.Rows.split)(rows, keys)`, with a key for each.
 
         >>> import jax, jax.numpy as jnp, shrinx as sx
         >>> rows = sx.Rows(jnp.arange(5.0), jnp.array([1.0, 1.0, 1.0, 1.0, 0.0]))
