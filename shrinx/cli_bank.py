@@ -1,6 +1,7 @@
 """`shrinx bank` and `shrinx adapt`: adapted tasks on disk, from the command line."""
 
 import argparse
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -11,8 +12,9 @@ import jax
 
 from ._averaging import with_rate
 from .bank.adapting import adapt_task
-from .bank.bank import Bank
+from .bank.bank import Bank, TaskInfo
 from .bank.delta import Compression
+from .bank.errors import BankError
 from .bank.posterior import Structure
 from .bank.verify import verify
 from .cli_actions import Action, named_files, run_action
@@ -40,8 +42,10 @@ def run_bank(rest: list[str]) -> int:
     """Make, look at and change banks."""
     actions = {
         "create": Action(_create, "make a bank from a finished run", _add_run),
-        "list": Action(_list, "list the tasks with their sizes", _add_bank),
-        "verify": Action(_verify, "read every file and name the damaged ones (then the exit code is 1)", _add_bank),
+        "list": Action(_list, "list the tasks with their sizes (the exit code is 1 if some are damaged)", _add_bank),
+        "verify": Action(
+            _verify, "read every file and name the damaged ones with their tasks (then the exit code is 1)", _add_bank
+        ),
         "delete": Action(_delete, "remove a task for good", partial(_add_bank, names=("NAME",))),
         "rename": Action(_rename, "give a task another name", partial(_add_bank, names=("OLD", "NEW"))),
         "pack": Action(_pack, "put all tasks into one file", _add_bank),
@@ -109,7 +113,7 @@ def _adapt(parsed: argparse.Namespace) -> None:
     from .voices.model import is_of_voices
 
     bank = Bank.open(parsed.base)
-    known = [name for name in bank.names() if name in parsed.task]
+    known = [name for name in parsed.task if name in bank]
     if known and not parsed.replace:
         raise UserError(f"{parsed.base} has a task {known[0]!r} already; name another, or add --replace.")
     if is_of_voices(bank):
@@ -180,20 +184,35 @@ def _create(parsed: argparse.Namespace) -> None:
     print(f"{parsed.bank}: {count:,} of {sum(modules.sizes):,} parameters per task ({_named(bank)}).")
 
 
-def _list(parsed: argparse.Namespace) -> None:
+def _list(parsed: argparse.Namespace) -> int:
     bank = Bank.open(parsed.bank)
-    names = bank.names()
+    with warnings.catch_warnings(action="ignore"):  # Of what is said below.
+        names = bank.names()
+    damaged, unnamed = 0, bank.unnamed()
     for name in names:
-        info = bank.info(name)
-        error = "" if info.encoding == "exact" else f", error {info.error:.1%}"
-        print(f"{_shown(name):24s} {info.size:10,d} bytes, {info.encoding}{error}{', posterior' * info.has_posterior}")
-    print(f"{len(names):,} task{'s' * (len(names) != 1)} in {parsed.bank}.")
+        try:
+            told = _in_words(bank.info(name))
+        except BankError as error:
+            damaged, told = damaged + 1, f"damaged: {error}"
+        print(f"{_shown(name):24s} {told}")
+    for damage in unnamed:
+        print(f"{'of unknown name':24s} damaged: {damage.reason}")
+    said = f", {damaged:,} of them damaged" if damaged else ""
+    print(f"{len(names):,} task{'s' * (len(names) != 1)} in {parsed.bank}{said}.")
+    return 1 if damaged or unnamed else 0
+
+
+def _in_words(info: TaskInfo) -> str:
+    error = "" if info.encoding == "exact" else f", error {info.error:.1%}"
+    return f"{info.size:10,d} bytes, {info.encoding}{error}{', posterior' * info.has_posterior}"
 
 
 def _verify(parsed: argparse.Namespace) -> int:
     damages = verify(parsed.bank)
     for damage in damages:
         print(f"{damage.file}: {damage.reason}")
+        if damage.tasks:
+            print(f"{damage.file}: damaged task{'s' * (len(damage.tasks) != 1)} {', '.join(map(_shown, damage.tasks))}")
     print(
         f"{len(damages)} damaged file{'s' * (len(damages) != 1)}."
         if damages

@@ -1,7 +1,8 @@
 """The bank: one shared model and, for every task, only what changed."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,6 +63,8 @@ class Bank:
     ...     return x @ params["body"] @ params["head"]
     >>> bank.predict(apply, ["alice", "bob", "alice"], jnp.ones((3, 2)))
     array([30.,  6., 30.], dtype=float32)
+    >>> bank, "alice" in bank, len(bank), list(bank)  # doctest: +ELLIPSIS
+    (Bank('...': 2 tasks of head), True, 2, ['alice', 'bob'])
     >>> bank.verify()
     ()
     """
@@ -160,9 +163,29 @@ class Bank:
         mean = treedef.unflatten(flat.mean)
         return Prior(mean=mean, log_variance=flat.log_variance, modules=modules, rates=rates)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._store
+
+    def __len__(self) -> int:
+        return len(self.names())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __repr__(self) -> str:
+        count, modules = len(self._store.names()), ", ".join(self.selected[:5])
+        more = f" and {len(self.selected) - 5} more" if len(self.selected) > 5 else ""
+        return f"Bank({str(self.path)!r}: {count:,} task{'s' * (count != 1)} of {modules}{more})"
+
     def names(self) -> tuple[str, ...]:
-        """All tasks, sorted."""
+        """All tasks, sorted, damaged ones too. If tasks are missing since `unnamed` has some, a warning says so."""
+        for damage in self.unnamed():
+            warnings.warn(f"Tasks are missing from the list: {damage.reason}", stacklevel=2)
         return self._store.names()
+
+    def unnamed(self) -> tuple[Damage, ...]:
+        """Files that are so damaged that nobody can tell which tasks they hold; nothing if all is well."""
+        return tuple(Damage(file, reason) for file, reason in self._store.unnamed().items())
 
     def put(
         self, name: str, params: Params, *, posterior: AbstractPosterior | None = None, strict: bool = True
@@ -229,7 +252,7 @@ class Bank:
         self._store.pack()
 
     def verify(self) -> tuple[Damage, ...]:
-        """Read every file and name the damaged ones (`file`, `reason`); nothing if all is well."""
+        """Read every file and name the damaged ones (`file`, `reason`, `tasks`); nothing if all is well."""
         return verify(self.path)
 
     def predict(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from .base import INDEX
 from .errors import BankError
 
 
@@ -36,4 +37,8 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def _occupied(path: Path) -> BankError:
-    return BankError(f"{path} is not an empty folder; open the bank in it, or name a new folder.")
+    if (path / INDEX).exists():
+        return BankError(
+            f"There is a bank in {path} already; open it with `Bank.open({str(path)!r})`, or name a new folder."
+        )
+    return BankError(f"{path} is not an empty folder; name a new one for the bank.")

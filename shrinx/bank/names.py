@@ -5,12 +5,17 @@ folder, has a bounded length, and differs for names that a file system might tak
 """
 
 import hashlib
+import json
 import re
+from pathlib import Path
 from typing import Any
 
 from .errors import BankError
 
 LONGEST = 1000
+# A name of that length with all its characters escaped, and what stands before it in a file.
+_HEAD = 16 * 1024
+_WRITTEN = re.compile(rb'"task":("(?:[^"\\]|\\.)*")')
 
 
 def check_name(name: Any) -> str:
@@ -33,3 +38,35 @@ def file_name(name: str) -> str:
     """
     readable = re.sub("[^a-z0-9]+", "-", name.lower())[:32].strip("-")
     return f"{readable or 'task'}.{hashlib.sha256(name.encode()).hexdigest()[:32]}.safetensors"
+
+
+def task_in(path: Path) -> str | None:
+    """The task whose file this is, also if the file is damaged; `None` if nothing says so, or the file is gone.
+
+    The name is in the file's header and, if it is a plain one, in the file's name. Neither is believed without the
+    digest there, which no other name has.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD)
+    except FileNotFoundError:
+        return None
+    written = [match.group(1) for match in _WRITTEN.finditer(head)]
+    candidates = [*map(_unescaped, written), path.name.split(".")[0]]
+    return next((name for name in candidates if is_name(name) and file_name(name) == path.name), None)
+
+
+def is_name(name: Any) -> bool:
+    """Can a task be called so?"""
+    try:
+        check_name(name)
+    except (TypeError, BankError):
+        return False
+    return True
+
+
+def _unescaped(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None

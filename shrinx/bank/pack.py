@@ -24,8 +24,12 @@ FORMAT = "shrinx-pack-1"
 _DIGEST_SIZE = 8
 
 
-def write_pack(path: Path, deltas: Mapping[str, Delta], base: str) -> None:
-    """Write the tasks `deltas`, all made for the base with the digest `base`."""
+def write_pack(path: Path, deltas: Mapping[str, Delta], base: str, digests: Mapping[str, bytes] | None = None) -> None:
+    """Write the tasks `deltas`, all made for the base with the digest `base`.
+
+    `digests` are those of rows that come from another pack, by name: a damaged row stays one that is known to be.
+    """
+    known = digests or {}
     groups: dict[Any, list[str]] = {}
     for name, delta in deltas.items():
         layout = [(key, str(array.dtype), array.shape) for key, array in sorted(delta.tensors.items())]
@@ -34,8 +38,8 @@ def write_pack(path: Path, deltas: Mapping[str, Delta], base: str) -> None:
     for number, ((encoding, *layout), names) in enumerate(groups.items()):
         for key, _, _ in layout:
             tensors[f"{number}/{key}"] = np.stack([deltas[name].tensors[key] for name in names])
-        digests = b"".join(_row_digest(name, deltas[name].tensors) for name in names)
-        tensors[f"{number}/digest"] = np.frombuffer(digests, np.uint8).reshape(len(names), _DIGEST_SIZE)
+        rows = b"".join(known.get(name) or _row_digest(name, deltas[name].tensors) for name in names)
+        tensors[f"{number}/digest"] = np.frombuffer(rows, np.uint8).reshape(len(names), _DIGEST_SIZE)
         listing.append({"encoding": encoding, "names": names, "errors": [deltas[name].error for name in names]})
     tensors["listing"] = np.frombuffer(zlib.compress(json.dumps(listing).encode()), np.uint8)
     write_tensors(path, tensors, {"format": FORMAT, "base": base})
@@ -73,6 +77,14 @@ class Pack:
             raise DamagedError(f"{self.file.path} is damaged: its list of tasks cannot be read.") from error
 
     def read(self, name: str) -> Delta:
+        """A task, checked."""
+        delta, digest = self.row(name)
+        if digest != _row_digest(name, delta.tensors):
+            raise DamagedError(f"{self.file.path} is damaged: task {name!r} does not match its digest.")
+        return delta
+
+    def row(self, name: str) -> tuple[Delta, bytes]:
+        """A task as it is there, and the digest it should have."""
         place = self.places[name]
         prefix = f"{place.group}/"
         try:
@@ -84,9 +96,7 @@ class Pack:
             digest = rows.pop("digest").tobytes()
         except (KeyError, IndexError) as error:
             raise DamagedError(f"{self.file.path} is damaged: task {name!r} is listed but not there.") from error
-        if digest != _row_digest(name, rows):
-            raise DamagedError(f"{self.file.path} is damaged: task {name!r} does not match its digest.")
-        return Delta(rows, place.encoding, place.error)
+        return Delta(rows, place.encoding, place.error), digest
 
 
 def _row_digest(name: str, tensors: Mapping[str, np.ndarray]) -> bytes:

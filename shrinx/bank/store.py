@@ -15,13 +15,14 @@ import numpy as np
 from .delta import Delta
 from .errors import BankError, DamagedError
 from .lock import locked
-from .names import check_name, file_name
+from .names import check_name, file_name, is_name, task_in
 from .pack import Pack, write_pack
 from .safetensors import TensorFile, write_tensors
 
 FORMAT = "shrinx-task-1"
 FOLDER = "tasks"
 PACK = "packed.safetensors"
+_REMEDY = "put back a copy of that file, or remove it and adapt its tasks anew; those with files of their own are well"
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +43,22 @@ class Store:
         return self.folder / file_name(name)
 
     def names(self) -> tuple[str, ...]:
+        """All tasks whose names can be known, damaged ones too; `unnamed` has the rest."""
         own = [self._name_in(path) for path in task_files(self.path)]
         return tuple(sorted({*(name for name in own if name is not None), *self._packed()}))
+
+    def unnamed(self) -> dict[Path, str]:
+        """Files with tasks of unknown names, and why these are unknown."""
+        own = [path for path in task_files(self.path) if self._name_in(path) is None and path.exists()]
+        reasons = {path: f"{path} is damaged: it cannot be told which task it holds." for path in own}
+        try:
+            self._pack()
+        except BankError as error:
+            reasons[self.path / PACK] = str(error)
+        return reasons
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and is_name(name) and (self.file(name).exists() or name in self._packed())
 
     def count(self) -> int:
         """How many tasks there are at most, without looking into their files."""
@@ -90,6 +105,7 @@ class Store:
     def pack(self) -> None:
         """Move all tasks into the pack, and clear what interrupted writers left behind."""
         with locked(self.path):
+            self._pack()  # Not over one that cannot be read, whatever is in it.
             names = self.names()
             if names:
                 write_pack(self.path / PACK, {name: self.read(name) for name in names}, self.base)
@@ -118,13 +134,18 @@ class Store:
     def _remove(self, name: str) -> None:
         pack = self._pack()
         if pack is not None and name in pack.places:
-            rest = {other: pack.read(other) for other in pack.places if other != name}
+            # As they are: a damaged one must not keep others from being removed.
+            rest = {other: pack.row(other) for other in pack.places if other != name}
+            deltas = {other: delta for other, (delta, _) in rest.items()}
+            digests = {other: digest for other, (_, digest) in rest.items()}
             # First the pack: the other way round a crash would bring an old version back.
-            write_pack(self.path / PACK, rest, self.base)
+            write_pack(self.path / PACK, deltas, self.base, digests)
         self.file(name).unlink(missing_ok=True)
 
     def _holds(self, name: str) -> bool:
-        return self.file(name).exists() or name in self._packed()
+        """Whether there is such a task; an error if the pack, which may have it, cannot be read."""
+        pack = self._pack()
+        return self.file(name).exists() or (pack is not None and name in pack.places)
 
     def _unknown(self, name: str) -> BankError:
         known = self.names()
@@ -132,19 +153,20 @@ class Store:
         return BankError(f"There is no task {name!r} in {self.path}; known: {some or 'none yet'}.")
 
     def _name_in(self, path: Path) -> str | None:
-        """The task in a file; `None` for a file that is damaged, as `verify` will say, or was removed meanwhile."""
+        """The task in a file, see `task_in`."""
         if path.name not in self._known:
-            try:
-                name = TensorFile.open(path, mapped=True).metadata.get("task", "")
-            except (FileNotFoundError, DamagedError):
-                return None
-            if path.name != file_name(name):
+            name = task_in(path)
+            if name is None:
                 return None
             self._known[path.name] = name
         return self._known[path.name]
 
     def _packed(self) -> tuple[str, ...]:
-        pack = self._pack()
+        """The tasks in the pack, none if it cannot be read: the others can be used all the same."""
+        try:
+            pack = self._pack()
+        except BankError:
+            return ()
         return () if pack is None else tuple(pack.places)
 
     def _pack(self) -> Pack | None:
@@ -153,9 +175,15 @@ class Store:
             return None
         pack = self._packs.get(signature)
         if pack is None:
-            pack = Pack.open(self.path / PACK)
+            try:
+                pack = Pack.open(self.path / PACK)
+                pack.places  # noqa: B018 - Fails here, not later, if the list cannot be read.
+            except DamagedError as error:
+                raise DamagedError(f"{str(error).rstrip('.')}; {_REMEDY}.") from error
             if pack.file.metadata.get("base") != self.base:
-                raise BankError(f"{self.path / PACK} was made for another base; it does not belong into this bank.")
+                raise BankError(
+                    f"{self.path / PACK} was made for another base and does not belong into this bank: {_REMEDY}."
+                )
             self._packs.clear()
             self._packs[signature] = pack
         return pack

@@ -8,7 +8,7 @@ from typing import Any
 from .base import BASE, INDEX, Base, Index, read_index
 from .errors import BankError, DamagedError
 from .lock import locked
-from .names import file_name
+from .names import file_name, task_in
 from .pack import Pack
 from .safetensors import TensorFile
 from .store import PACK, read_task, task_files
@@ -16,14 +16,15 @@ from .store import PACK, read_task, task_files
 
 @dataclass(frozen=True)
 class Damage:
-    """A file that is not as it was written, and why."""
+    """A file that is not as it was written, why, and the tasks that cannot be used for it, as far as they are known."""
 
     file: Path
     reason: str
+    tasks: tuple[str, ...] = ()
 
 
 def verify(path: Path) -> tuple[Damage, ...]:
-    """Read every file of the bank in `path`, and name those that are damaged or do not belong there."""
+    """Read every file of the bank in `path`; name those that are damaged or do not belong there, and their tasks."""
     if not (path / BASE).exists():
         read_index(path)  # An error of its own if there is no bank at all.
     damages: list[Damage] = []
@@ -32,7 +33,8 @@ def verify(path: Path) -> tuple[Damage, ...]:
         try:
             return check(*arguments)
         except BankError as error:
-            damages.append(Damage(file, str(error)))
+            task = task_in(file) if check is _check_task else None
+            damages.append(Damage(file, str(error), () if task is None else (task,)))
             return None
 
     with locked(path, shared=True):
@@ -40,8 +42,9 @@ def verify(path: Path) -> tuple[Damage, ...]:
         base = attempt(path / BASE, _check_base, path, index)
         for file in task_files(path):
             attempt(file, _check_task, file, base)
-        if (path / PACK).exists():
-            attempt(path / PACK, _check_pack, path / PACK, base)
+        pack = attempt(path / PACK, _open_pack, path / PACK, base) if (path / PACK).exists() else None
+        if pack is not None:
+            damages += _damage_of(pack, base)
     return tuple(damages)
 
 
@@ -68,12 +71,28 @@ def _check_task(path: Path, base: Base | None) -> None:
         base.values(name, read_task(path, name, base.file.digest))
 
 
-def _check_pack(path: Path, base: Base | None) -> None:
+def _open_pack(path: Path, base: Base | None) -> Pack:
     pack = Pack.open(path)
-    pack.file.check()
-    if base is None:
-        return
-    if pack.file.metadata.get("base") != base.file.digest:
+    pack.places  # noqa: B018 - Fails here if the list of tasks cannot be read.
+    if base is not None and pack.file.metadata.get("base") != base.file.digest:
         raise BankError(f"{path} was made for another base.")
+    return pack
+
+
+def _damage_of(pack: Pack, base: Base | None) -> list[Damage]:
+    """One at most, with all the tasks that it concerns."""
+    path, lost = pack.file.path, {}
     for name in pack.places:
-        base.values(name, pack.read(name))
+        try:
+            delta = pack.read(name)
+            if base is not None:
+                base.values(name, delta)
+        except BankError as error:
+            lost[name] = str(error)
+    if lost:
+        return [Damage(path, next(iter(lost.values())), tuple(lost))]
+    try:
+        pack.file.check()
+    except DamagedError as error:
+        return [Damage(path, f"{str(error).rstrip('.')}, but all of its tasks can be read: pack the bank anew.")]
+    return []
