@@ -70,7 +70,8 @@ class Averaged(AbstractSolver[_AveragedState]):
         moved, inner, info = self.solver.step(loss_fn, displacement, state.solver, prior)
         count = state.num_steps + 1
         share = 1 / jnp.minimum(count, self.window).astype(prior.log_variance.dtype)
-        average = jax.tree.map(lambda a, m: a + share.astype(a.dtype) * (m.astype(a.dtype) - a), state.average, moved)
+        answer = self.solver.solution(moved, inner)
+        average = jax.tree.map(lambda a, m: a + share.astype(a.dtype) * (m.astype(a.dtype) - a), state.average, answer)
         # A step that is not taken is no part of the answer, nor is what a solver makes of the way after it.
         failed = state.failed | ~info.is_finite
         average = tree_where(failed, state.average, average)

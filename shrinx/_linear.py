@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ._check import check_at_least
+from ._check import as_number, check_at_least, check_number
 from ._modules import accumulation_dtype
 from ._prior import Prior
 from ._tree import tree_axpy, tree_dot, tree_where
@@ -50,6 +50,8 @@ class CG(eqx.Module):
 
     The iteration stops after `max_steps`, at a relative residual of `tolerance` (or of rounding), or at negative
     curvature, whichever comes first. If already the first direction has negative curvature, the Hessian is left out.
+    The whitened system ends with one Jacobi step in modules of small variance, which CG's inner product hardly sees;
+    `LinearStats.residual` is from before it.
 
     **Arguments:** `max_steps`; `damping`, d ≥ 0 (iMAML's damping in units of λ is d/λ); `tolerance`; `system`.
 
@@ -61,21 +63,24 @@ class CG(eqx.Module):
     """
 
     max_steps: int = eqx.field(default=20, static=True)
-    damping: float | Array = 0.0
-    tolerance: float | Array = 1e-12
+    damping: float | Array = eqx.field(default=0.0, converter=as_number)
+    tolerance: float | Array = eqx.field(default=1e-12, converter=as_number)
     system: Literal["whitened", "preconditioned"] = eqx.field(default="whitened", static=True)
 
     def __check_init__(self):
         check_at_least("max_steps", self.max_steps, 1)
-        if isinstance(self.damping, int | float) and not self.damping >= 0:
-            raise ValueError(f"CG needs damping >= 0, got {self.damping}.")
+        check_number("damping", self.damping)
+        check_number("tolerance", self.tolerance)
         if self.system not in ("whitened", "preconditioned"):
             raise ValueError(f"CG knows the systems 'whitened' and 'preconditioned', got {self.system!r}.")
 
     def solve(self, hessian: ProductFn, gradient: Params, prior: Prior) -> tuple[Params, LinearStats]:
         """dφ for the gradient g = `gradient` and the Hessian-vector product `hessian`."""
         dtype = accumulation_dtype(gradient)
-        rhs = jax.tree.map(lambda g: g.astype(dtype), gradient)
+        # The system is linear, and the scale of an inner product is free: with both the right-hand side and the largest
+        # variance at 1, squares do not underflow, nor do 16-bit products overflow, whatever the two are.
+        size = _or_one(jnp.max(jnp.stack([jnp.max(jnp.abs(g)).astype(dtype) for g in jax.tree.leaves(gradient)])))
+        rhs = jax.tree.map(lambda g: g.astype(dtype) / size, gradient)
         variance = prior.variance.astype(dtype)
         if self.system == "whitened":
             metric, weight = variance, jnp.ones_like(variance)
@@ -83,17 +88,23 @@ class CG(eqx.Module):
             # One over the preconditioner, and that over the variance. A frozen module is no part of the system.
             metric = jnp.minimum(1e3 * variance, 1)
             weight = jnp.where(prior.frozen, 0, jnp.minimum(1e3, jnp.exp(-prior.log_variance.astype(dtype))))
+        largest = _or_one(jnp.max(metric))
         metric_tree, weight_tree = prior.modules.expand(metric), prior.modules.expand(weight)
+        share_tree = prior.modules.expand(metric / largest)
 
         def operator(q: Params) -> Params:
-            primal = jax.tree.map(jnp.multiply, metric_tree, q)
+            primal = jax.tree.map(jnp.multiply, share_tree, q)
             product = hessian(jax.tree.map(lambda p, g: p.astype(g.dtype), primal, gradient))
             return jax.tree.map(
-                lambda w, x, h, p: w * x + h.astype(dtype) + self.damping * p, weight_tree, q, product, primal
+                lambda w, x, h, p: w * x + largest * (h.astype(dtype) + self.damping * p),
+                weight_tree,
+                q,
+                product,
+                primal,
             )
 
         def dot(a: Params, b: Params) -> Array:
-            return tree_dot(a, jax.tree.map(jnp.multiply, metric_tree, b))
+            return tree_dot(a, jax.tree.map(jnp.multiply, share_tree, b))
 
         tolerance = jnp.maximum(jnp.asarray(self.tolerance, dtype), jnp.finfo(dtype).eps)
         end = _iterate(operator, dot, rhs, self.max_steps, tolerance)
@@ -112,7 +123,7 @@ class CG(eqx.Module):
             # In a frozen module dφ = g - (H + d)x with x the displacement of the others: just what the residual holds.
             frozen = prior.modules.expand(prior.frozen.astype(dtype))
             solution = jax.tree.map(lambda w, x, r, f: w * x + f * r, weight_tree, solution, end.residual, frozen)
-        solution = jax.tree.map(lambda x, g: x.astype(g.dtype), solution, gradient)
+        solution = jax.tree.map(lambda x, g: (size * x).astype(g.dtype), solution, gradient)
         return solution, LinearStats(end.num_steps, residual, end.negative_curvature)
 
 
@@ -167,6 +178,11 @@ def _iterate(
         return tree_where(negative, state._replace(negative_curvature=negative), taken)
 
     return jax.lax.while_loop(proceed, step, start)
+
+
+def _or_one(value: Array) -> Array:
+    """To divide by: anything but a positive number leaves things as they are."""
+    return jnp.where((value > 0) & jnp.isfinite(value), value, 1)
 
 
 def _finish(solution: Params, end: _State, residual: Array, variance: Float[Array, " modules"], prior: Prior) -> Params:

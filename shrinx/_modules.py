@@ -131,6 +131,9 @@ class Modules:
         >>> sx.by_leaf({"a": jnp.ones(2), "b": jnp.ones((2, 2))}).expand(jnp.array([5.0, 7.0]))
         {'a': Array([5.], dtype=float32), 'b': Array([[7.]], dtype=float32)}
         """
+        # Indices out of range would not fail but be taken for the nearest.
+        if jnp.shape(values) != (len(self),):
+            raise ValueError(f"There are {len(self)} modules, but values of shape {list(jnp.shape(values))}.")
         return self._treedef.unflatten(
             [
                 # Slicing by a Python integer keeps gathers out of the compiled inner loop in the common case.
@@ -280,7 +283,13 @@ def by_label(params: AnyTree, label: Callable[[str], str] | Mapping[str, str]) -
     if not isinstance(label, Mapping) and not callable(label):
         raise TypeError(f"`label` must be a function of the path or a mapping of names to patterns, got {label!r}.")
     name_of = _matcher(label, [path for path, _ in named]) if isinstance(label, Mapping) else label
-    grids = [(path, array.shape, (1,) * len(array.shape), [str(name_of(path))]) for path, array in named]
+    names = [name_of(path) for path, _ in named]
+    for (path, _), name in zip(named, names, strict=True):
+        if not isinstance(name, str):
+            raise TypeError(f"`label` must give every leaf the name of a module, but '{path}' got {name!r}.")
+    grids = [
+        (path, array.shape, (1,) * len(array.shape), [name]) for (path, array), name in zip(named, names, strict=True)
+    ]
     return _build(params, grids)
 
 
@@ -314,7 +323,7 @@ def by_axis(params: AnyTree, axes: Mapping[str, int | tuple[int, ...]], *, group
             grids.append((path, shape, (1,) * len(shape), [layer]))
             continue
         axis = axes[pattern]
-        split = _normalise_axes(path, shape, (axis,) if isinstance(axis, int) else axis)
+        split = _normalise_axes(path, shape, (axis,) if isinstance(axis, int | np.integer) else axis)
         cells = math.prod(shape[a] for a in split)
         if groups is None and counts.setdefault(layer, (cells, path))[0] != cells:
             other = counts[layer]
@@ -322,6 +331,8 @@ def by_axis(params: AnyTree, axes: Mapping[str, int | tuple[int, ...]], *, group
                 f"Leaves '{other[1]}' and '{path}' of one layer would be split into {other[0]} and {cells} modules; "
                 "give each its own pattern and axis, or cut both into as many `groups`."
             )
+        if not cells:
+            raise ValueError(f"Leaf '{path}' of shape {shape} is empty; there is nothing to split along axis {axis}.")
         if groups is not None and (groups < 1 or cells % groups):
             raise ValueError(f"Cannot cut the {cells} indices of leaf '{path}' along axis {axis} into {groups} groups.")
         per_group = 1 if groups is None else cells // groups
@@ -373,15 +384,14 @@ def _normalise_axes(path: str, shape: tuple[int, ...], axes: tuple[int, ...]) ->
     return tuple(sorted({axis % len(shape) for axis in axes}))
 
 
-def _named_leaves(tree: AnyTree) -> list[tuple[str, Any]]:
+def _named_leaves(tree: AnyTree, alone: str = "params") -> list[tuple[str, Any]]:
+    """Leaves by their paths; an array that is all there is has none, and is called `alone`."""
     flat = jax.tree_util.tree_flatten_with_path(tree)[0]
     keys = [key for key, _ in flat]
     # Flax nnx boxes every array in an object with the one attribute `value`, which is no part of the network.
     if keys and all(key and isinstance(key[-1], GetAttrKey) and key[-1].name == "value" for key in keys):
         keys = [key[:-1] for key in keys]
-    return [
-        (keystr(key, simple=True, separator="/") or "params", leaf) for key, (_, leaf) in zip(keys, flat, strict=True)
-    ]
+    return [(keystr(key, simple=True, separator="/") or alone, leaf) for key, (_, leaf) in zip(keys, flat, strict=True)]
 
 
 def _checked_leaves(params: AnyTree) -> list[tuple[str, Any]]:

@@ -6,6 +6,7 @@ network of thirty equal blocks has hundreds of leaves in a handful of shapes; pa
 
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
@@ -65,20 +66,33 @@ class Packing:
         return self._treedef.unflatten(leaves)
 
     def pack_prior(self, prior: Prior) -> Prior:
+        _check_same(prior.modules, self._modules)
         return Prior(self.pack(prior.mean), prior.log_variance, self.modules, self._rates(prior, self.pack))
 
     def unpack_prior(self, packed: Prior) -> Prior:
+        _check_same(packed.modules, self.modules)
         return Prior(self.unpack(packed.mean), packed.log_variance, self._modules, self._rates(packed, self.unpack))
 
     def loss_fn(self, loss_fn: LossFn) -> LossFn:
         """The same loss, of packed parameters."""
-
-        def loss_of_packed(packed: Params, data: Data) -> Scalar:
-            return loss_fn(self.unpack(packed), data)
-
-        return loss_of_packed
+        return _PackedLoss(self, loss_fn)
 
     @staticmethod
     def _rates(prior: Prior, change: Any) -> Params | None:
         """Rates of parameters are packed like them; rates of modules stay."""
         return prior.rates if prior.rates is None or prior.has_module_rates else change(prior.rates)
+
+
+class _PackedLoss(eqx.Module):
+    """An object, not a closure: two of the same loss are the same to `jit`."""
+
+    packing: Packing = eqx.field(static=True)
+    loss_fn: LossFn
+
+    def __call__(self, packed: Params, data: Data) -> Scalar:
+        return self.loss_fn(self.packing.unpack(packed), data)
+
+
+def _check_same(theirs: Modules, ours: Modules) -> None:
+    if theirs != ours:
+        raise ValueError(f"The prior has {theirs}, this packing was made for {ours}.")

@@ -11,7 +11,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from ._modules import Modules, Restriction, accumulation_dtype, by_layer
+from ._modules import Modules, Restriction, _checked_leaves, accumulation_dtype, by_layer
 from ._types import AnyTree, Params, Scalar
 
 
@@ -71,7 +71,9 @@ class Prior(eqx.Module):
         if not isinstance(modules, Modules):
             raise TypeError(f"`modules` must be a partition such as `by_layer(params)`, got {type(modules).__name__}.")
         modules.check(params)
-        mean = jax.tree.map(jnp.asarray, params)
+        _checked_leaves(params)
+        # With a type of its own, since a weak one would not outlive the first update, and all be compiled anew.
+        mean = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), params)
         _check_numbers(modules, mean)
         dtype = accumulation_dtype(mean)
         if isinstance(variance, Tracer):
@@ -100,15 +102,12 @@ class Prior(eqx.Module):
         return jax.tree.map(jnp.subtract, params, self.mean)
 
     def at(self, displacement: Params) -> Params:
-        """φ + δ."""
-        return jax.tree.map(jnp.add, self.mean, displacement)
+        """φ + δ, in the precision of φ."""
+        return jax.tree.map(lambda phi, d: (phi.astype(d.dtype) + d).astype(phi.dtype), self.mean, displacement)
 
     def precision(self) -> Float[Array, " modules"]:
         """1/σ² of every module; 0 for the frozen ones, whose displacement is 0 anyway."""
-        # Kept below overflow, so that a variance too small for the dtype times a displacement of 0 is not NaN.
-        smallest = -0.9 * math.log(float(jnp.finfo(self.log_variance.dtype).max))
-        log_variance = jnp.where(self.frozen, jnp.inf, self.log_variance)
-        return jnp.exp(-jnp.maximum(log_variance, smallest))
+        return _reciprocal(jnp.where(self.frozen, jnp.inf, self.log_variance))
 
     def module_energy(self, params: Params) -> Float[Array, " modules"]:
         """`energy`, module by module."""
@@ -165,6 +164,8 @@ class Prior(eqx.Module):
             return displacement
 
         def shrink_leaf(delta, log_variance, step):
+            # Not by the factor alone: the gradient of a frozen module may be infinite.
+            delta = jnp.where(jnp.isneginf(log_variance), 0, delta)
             return delta * _shrinkage(log_variance, step).astype(delta.dtype)
 
         return jax.tree.map(shrink_leaf, displacement, self.modules.expand(self.log_variance), steps)
@@ -250,8 +251,14 @@ def inverse_gamma_penalty(log_variance: Float[Array, " modules"], scale: float |
     """
     finite = jnp.isfinite(log_variance)
     log_variance = jnp.where(finite, log_variance, 0.0)
-    penalty = scale * (2 * log_variance + scale * jnp.exp(-log_variance))
+    penalty = scale * (2 * log_variance + scale * _reciprocal(log_variance))
     return jnp.sum(jnp.where(finite, penalty, 0.0))
+
+
+def _reciprocal(log_variance: Array) -> Array:
+    """1/σ², kept below overflow: times 0, for a variance too small for the dtype, it is not NaN."""
+    smallest = -0.9 * math.log(float(jnp.finfo(log_variance.dtype).max))
+    return jnp.exp(-jnp.maximum(log_variance, smallest))
 
 
 def _shrinkage(log_variance: Array, step: Array) -> Array:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from ._check import check_at_least, check_data, check_prior, check_scalar_loss
 from ._modules import Restriction
 from ._prior import Prior
-from ._solver import AbstractSolver, StepInfo
+from ._solver import AbstractSolver, StepInfo, wide_zeros
 from ._tree import stop_gradient, tree_where
 from ._types import Data, LossFn, Params, SampleFn
 
@@ -182,7 +182,7 @@ class Problem(eqx.Module):
     def _adapted(self, prior: Prior, carry: Any, info: Any) -> Adapted:
         displacement, (_, restriction) = self._solution(carry), self._restricted(prior)
         if restriction is not None:
-            displacement = restriction.merge(displacement, jax.tree.map(jnp.zeros_like, prior.mean))
+            displacement = restriction.merge(displacement, wide_zeros(prior))
         return Adapted(
             params=prior.at(displacement),
             displacement=displacement,
@@ -227,7 +227,8 @@ def make_problem(
 def no_progress(prior: Prior, solver: AbstractSolver) -> Progress:
     """Before the first step, of modules that all adapt."""
     unknown = jnp.full((), jnp.nan, prior.log_variance.dtype)
-    return Progress(jax.tree.map(jnp.zeros_like, prior.mean), solver.init(prior), StepInfo(unknown, unknown))
+    # In 16 bits steps are soon too small against the way they have come, and so is the pull back to the mean.
+    return Progress(wide_zeros(prior), solver.init(prior), StepInfo(unknown, unknown))
 
 
 def _check_progress(

@@ -108,11 +108,12 @@ class LargestGap(AbstractRule):
     """
 
     def choose(self, scores: np.ndarray) -> np.ndarray:
-        if len(scores) < 2:
-            return np.ones(len(scores), dtype=bool)
-        ranked = np.sort(scores)[::-1]
-        # Infinite scores sit at the ends; a finite stand-in keeps the gap between them and the rest the widest.
-        gaps = -np.diff(np.nan_to_num(ranked, posinf=1e6, neginf=-1e6))
+        # Frozen modules cannot be chosen, and so do not say where the ranking falls apart.
+        ranked = np.sort(scores[scores > -np.inf])[::-1]
+        if len(ranked) < 2:
+            return scores > -np.inf
+        # A finite stand-in for infinity keeps the gap between it and the rest the widest.
+        gaps = -np.diff(np.nan_to_num(ranked, posinf=1e6))
         return scores >= ranked[int(np.argmax(gaps))]
 
 

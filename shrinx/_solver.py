@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ._check import check_at_least, is_concrete
+from ._check import as_number, check_at_least, check_number, is_concrete
 from ._prior import Prior
 from ._tree import tree_dot, tree_norm, tree_where
 from ._types import Params, Scalar
@@ -50,7 +50,7 @@ class StepInfo(NamedTuple):
 
         def add_pull(f, p, d, g):
             pull = 0 if prior.is_flat else p * d.astype(f.dtype)
-            return f * (g.astype(f.dtype) + pull)
+            return jnp.where(f > 0, g.astype(f.dtype) + pull, 0)
 
         total = jax.tree.map(add_pull, free, precision, displacement, gradient)
         return StepInfo(loss=loss, gradient_norm=tree_norm(jax.lax.stop_gradient(total)))
@@ -132,7 +132,7 @@ class ProximalGD(AbstractSolver[_GDState]):
         check_at_least("power_steps", self.power_steps, 0)
 
     def init(self, prior: Prior) -> _GDState:
-        direction = _random_like(prior.mean) if self.power_steps else None
+        direction = _of_free(prior, _random_like(prior.mean)) if self.power_steps else None
         return _GDState(num_steps=jnp.zeros((), jnp.int32), direction=direction)
 
     def step(
@@ -142,7 +142,7 @@ class ProximalGD(AbstractSolver[_GDState]):
         steps = prior.steps(_rate_at(self.learning_rate, state.num_steps))
         direction = state.direction
         if direction is not None:
-            curvature, direction = _largest_curvature(loss_fn, displacement, direction, self.power_steps)
+            curvature, direction = _largest_curvature(loss_fn, displacement, direction, self.power_steps, prior)
             steps = _limit(steps, curvature)
         moved = jax.tree.map(lambda d, g, a: d - a.astype(d.dtype) * g, displacement, gradient, steps)
         info = StepInfo.of(prior, displacement, loss, gradient)
@@ -176,10 +176,10 @@ class ProximalAdam(AbstractSolver[_AdamState]):
     """
 
     learning_rate: float | Array | Callable[[Any], Any]
-    b1: float = 0.9
-    b2: float = 0.999
-    eps: float = 1e-8
-    eps_root: float = 0.0
+    b1: float = eqx.field(default=0.9, converter=as_number)
+    b2: float = eqx.field(default=0.999, converter=as_number)
+    eps: float = eqx.field(default=1e-8, converter=as_number)
+    eps_root: float = eqx.field(default=0.0, converter=as_number)
 
     def __check_init__(self):
         check_learning_rate(self.learning_rate)
@@ -240,23 +240,19 @@ def _rate_at(learning_rate: Any, count: Int[Array, ""]) -> Any:
 
 def check_learning_rate(learning_rate: Any) -> None:
     """A positive number or a schedule."""
-    if callable(learning_rate) or not is_concrete(learning_rate):
-        return
-    if jnp.ndim(learning_rate) != 0 or not jnp.issubdtype(jnp.result_type(learning_rate), jnp.number):
-        raise TypeError(f"`learning_rate` must be one number or an optax schedule, got {learning_rate!r}.")
-    if not learning_rate > 0:
-        raise ValueError(f"`learning_rate` must be positive, got {learning_rate}.")
+    if not callable(learning_rate):
+        check_number("learning_rate", learning_rate, positive=True)
 
 
 def _largest_curvature(
-    loss_fn: ObjectiveFn, displacement: Params, direction: Params, power_steps: int
+    loss_fn: ObjectiveFn, displacement: Params, direction: Params, power_steps: int, prior: Prior
 ) -> tuple[Float[Array, ""], Params]:
     # The step size is a safeguard, not part of the model: nothing is differentiated through it.
     displacement, direction = jax.lax.stop_gradient((displacement, direction))
     _, product = jax.linearize(jax.grad(loss_fn), displacement)
     curvature = jnp.zeros(())
     for _ in range(power_steps):
-        image = product(direction)
+        image = _of_free(prior, product(direction))
         norm = tree_norm(image)
         curvature = jnp.abs(tree_dot(direction, image))
         # Where the loss has no second derivative there is nothing to be safe from that this could tell.
@@ -266,6 +262,12 @@ def _largest_curvature(
         image = jax.tree.map(lambda v, n=norm: v / n.astype(v.dtype), image)
         direction = tree_where(found, image, direction)
     return jax.lax.stop_gradient((curvature, direction))
+
+
+def _of_free(prior: Prior, tree: Params) -> Params:
+    """Zero in frozen modules, whose curvature is nobody's concern."""
+    frozen = prior.modules.expand(prior.frozen.astype(prior.log_variance.dtype))
+    return jax.tree.map(lambda f, leaf: jnp.where(f > 0, 0, leaf), frozen, tree)
 
 
 def _random_like(tree: Params) -> Params:
