@@ -5,8 +5,8 @@ from collections.abc import Iterable
 import equinox as eqx
 from jaxtyping import PRNGKeyArray
 
-from ._adjoint import AbstractAdjoint, Unroll
-from ._check import check_at_least
+from ._adjoint import AbstractAdjoint, Implicit, Unroll, check_adjoint, check_finite
+from ._check import check_at_least, check_key, check_prior
 from ._prior import Prior
 from ._problem import Adapted, make_problem
 from ._select import Selection, module_names
@@ -31,8 +31,8 @@ def adapt(
     $$ \hat\theta = \arg\min_\theta \; \ell(\theta; \text{data}) + \sum_m \|\theta_m - \phi_m\|^2 / 2\sigma_m^2. $$
 
     All steps are one `lax.scan`. Memory does not depend on `num_steps` unless the result is differentiated with
-    `Unroll`. `adapt` may be called inside `jit`, `vmap` and `grad`; by itself it is compiled once per `loss_fn` and
-    shapes, so pass the same function, not a new lambda.
+    `Unroll`. `adapt` may be called inside `jit`, `vmap` and `grad`; by itself it is compiled once per `loss_fn`,
+    `solver` and shapes, so pass the same function, not a new lambda, and a learning rate that varies as an array.
 
     **Arguments:**
 
@@ -63,10 +63,13 @@ def adapt(
     >>> only.params["slope"], only.params["offset"].round(2)
     (Array([0.], dtype=float32), Array([1.], dtype=float32))
     """
-    if not isinstance(adjoint, AbstractAdjoint):
-        raise TypeError(f"`adjoint` must be one of `Unroll()`, `Implicit()`, `FirstOrder()`, got {adjoint!r}.")
+    check_adjoint(adjoint)
     check_at_least("num_steps", num_steps, 1)
+    check_key(key)
     names = module_names(trainable)
+    if isinstance(adjoint, Implicit):
+        check_prior(prior)
+        check_finite(prior if names is None else prior.restrict(names)[0], "The implicit gradient")
     return _adapt(loss_fn, prior, data, solver, int(num_steps), key, sample, names, adjoint)
 
 

@@ -11,9 +11,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
-from ._check import check_at_least
+from ._check import check_at_least, is_concrete
 from ._linear import CG, LinearStats
 from ._prior import Prior
 from ._problem import Adapted, Problem, square_root_segment
@@ -179,6 +180,15 @@ def check_adjoint(adjoint: Any, name: str = "adjoint") -> None:
         raise TypeError(f"`{name}` must be an adjoint such as `Unroll()`, got {adjoint!r}.")
 
 
+def check_finite(prior: Prior, why: str) -> None:
+    """Where values can be looked at."""
+    if not is_concrete(prior.log_variance):
+        return
+    infinite = [prior.modules.names[index] for index in np.flatnonzero(np.isposinf(np.asarray(prior.log_variance)))]
+    if infinite:
+        raise ValueError(f"{why} needs finite variances, but modules {infinite} have none.")
+
+
 def _solve(problem: Problem, adapted: Adapted, cotangent: Params, implicit: Implicit) -> tuple[Prior, LinearStats]:
     prior = problem.prior
     if problem.trainable is not None:
@@ -253,7 +263,7 @@ def _with_params(adapted: Adapted, prior: Prior, params: Params) -> Adapted:
 
     def displace(displacement, theta, phi):
         change = (theta - jax.lax.stop_gradient(theta)) - (phi - jax.lax.stop_gradient(phi))
-        return displacement + change
+        return displacement + change.astype(displacement.dtype)
 
     return Adapted(
         params=params,

@@ -203,7 +203,7 @@ def imaml(
         solver,
         num_steps=num_steps,
         optimiser=optimiser,
-        variance=None if regularisation is None else 1 / regularisation,
+        variance=None if regularisation is None else 1 / float(regularisation),
         **options,
     )
 

@@ -17,6 +17,38 @@ def is_concrete(array: Any) -> bool:
     return not isinstance(array, Tracer)
 
 
+def as_integer(value: Any) -> Any:
+    """A numpy integer as Python's own; anything else as it is, to be refused by name."""
+    return int(value) if isinstance(value, np.integer) else value
+
+
+def as_number(value: Any) -> Any:
+    """A lone number of numpy's as Python's own, which has no precision to force on others; anything else as it is."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def check_number(name: str, value: Any, *, positive: bool = False) -> None:
+    """In a search such numbers are traced, and were looked at before."""
+    if not is_concrete(value):
+        return
+    a_number = isinstance(value, int | float | np.ndarray | np.generic | jax.Array) and jnp.ndim(value) == 0
+    if not a_number or isinstance(value, bool):
+        raise TypeError(f"`{name}` must be a number, got {value!r}.")
+    number = float(value)
+    if not (number > 0 or (number == 0 and not positive)):
+        raise ValueError(f"`{name}` must be {'positive' if positive else '0 or greater'}, got {value}.")
+
+
+def check_key(key: Any) -> None:
+    """A key of `jax.random`, typed or not, or none."""
+    if key is None or not is_concrete(key):
+        return
+    typed = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    if typed or getattr(key, "dtype", None) == jnp.uint32:
+        return
+    raise TypeError(f"`key` must be made by `jax.random.key(seed)`, got {key!r}.")
+
+
 def check_at_least(name: str, value: Any, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"`{name}` must be an integer, got {value!r}.")
@@ -32,10 +64,12 @@ def check_prior(prior: Any) -> None:
         raise ValueError(
             f"`prior.log_variance` has shape {prior.log_variance.shape}; there are {len(prior.modules)} modules."
         )
+    if prior.rates is not None and not prior.has_module_rates:
+        prior.modules.check(prior.rates, "prior.rates")
 
 
 def check_data(data: AnyTree, what: str) -> None:
-    named = _named_leaves(data)
+    named = _named_leaves(data, "array")
     if not named:
         raise ValueError(f"`{what}` holds no arrays.")
     empty = [f"'{path}' of shape {jnp.shape(leaf)}" for path, leaf in named if 0 in jnp.shape(leaf)]
@@ -51,7 +85,7 @@ def check_scalar_loss(loss_fn: Any, params: AnyTree, batch: AnyTree, what: str =
         result = jax.eval_shape(loss_fn, params, batch)
     except Exception as error:
         # The mistake is the caller's and its traceback theirs; what their function was given is what they do not see.
-        shapes = ", ".join(f"{path or 'array'} {list(jnp.shape(leaf))}" for path, leaf in _named_leaves(batch))
+        shapes = ", ".join(f"{path} {list(jnp.shape(leaf))}" for path, leaf in _named_leaves(batch, "array"))
         error.add_note(
             f"`{what}` was called with one task's batch: {shapes}. Is that what it expects? Where several tasks are "
             "given at once, all their arrays need a leading task axis, which is gone here."

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ._check import check_at_least, check_prior, check_scalar_loss
+from ._check import check_at_least, check_key, check_prior, check_scalar_loss
 from ._prior import Prior
 from ._problem import make_problem
 from ._select import Selection, module_names
@@ -77,9 +79,7 @@ def adaptation_curve(
     Array([[2.   , 0.5  , 0.125]], dtype=float32)
     """
     check_at_least("num_steps", num_steps, 1)
-    found = tuple(range(num_steps + 1)) if steps is None else tuple(int(step) for step in steps)
-    if not found or min(found) < 0 or max(found) > num_steps:
-        raise ValueError(f"`steps` must be numbers from 0 to `num_steps` = {num_steps}, got {list(found)}.")
+    found = tuple(range(num_steps + 1)) if steps is None else _checked_steps(steps, num_steps)
     return _scores(loss_fn, metric_fn, prior, tasks, solver, num_steps, key, sample, trainable, chunk_size, found)
 
 
@@ -112,6 +112,8 @@ def ablate(
     {'a': 0.0, 'b': 1.0}
     """
     check_prior(prior)
+    if subsets is not None and not isinstance(subsets, Mapping):
+        raise TypeError(f"`subsets` must be a mapping from labels to names of modules, got {type(subsets).__name__}.")
     chosen = {name: name for name in prior.modules.names} if subsets is None else subsets
     for names in chosen.values():
         prior.modules.indices(module_names(names) or ())
@@ -133,6 +135,15 @@ def ablate(
     return {label: score(names) for label, names in chosen.items()}
 
 
+def _checked_steps(steps: Any, num_steps: int) -> tuple[int, ...]:
+    if not isinstance(steps, Iterable) or not all(isinstance(step, int | np.integer) for step in steps):
+        raise TypeError(f"`steps` must be a list of integers, got {steps!r}.")
+    found = tuple(int(step) for step in steps)
+    if not found or min(found) < 0 or max(found) > num_steps:
+        raise ValueError(f"`steps` must be numbers from 0 to `num_steps` = {num_steps}, got {list(found)}.")
+    return found
+
+
 def _scores(
     loss_fn: LossFn,
     metric_fn: LossFn | None,
@@ -148,6 +159,7 @@ def _scores(
 ) -> Float[Array, "tasks steps"]:
     check_prior(prior)
     check_at_least("num_steps", num_steps, 1)
+    check_key(key)
     names = module_names(trainable)
     prior.modules.indices(names or ())
     if chunk_size is not None:

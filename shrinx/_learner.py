@@ -1,7 +1,6 @@
 """The outer loop: mean meta-gradient over a batch of tasks, and the update of the prior."""
 
 import math
-import operator
 from functools import partial
 from typing import Any, Literal, NamedTuple, cast
 
@@ -12,7 +11,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from ._check import check_at_least, check_prior, is_concrete
+from ._check import as_integer, check_at_least, check_key, check_number, check_prior, check_scalar_loss, is_concrete
 from ._devices import sum_over_devices
 from ._linear import LinearStats
 from ._metagradient import AbstractMetaGradient, Reptile
@@ -20,9 +19,11 @@ from ._prior import Prior, inverse_gamma_penalty
 from ._problem import Progress, make_problem, no_progress
 from ._select import module_names
 from ._solver import AbstractSolver
-from ._task import Task, check_tasks
+from ._task import Task, check_task, check_tasks
 from ._tree import all_finite, tree_norm, tree_where
-from ._types import Data, LossFn, SampleFn, Scalar
+from ._types import LossFn, SampleFn, Scalar
+
+_VARIANCE_RANGE = (1e-5, 1e5)
 
 
 class LearnerState(NamedTuple):
@@ -129,7 +130,7 @@ class Learner(eqx.Module):
 
     meta_gradient: AbstractMetaGradient
     solver: AbstractSolver
-    num_steps: int = eqx.field(static=True, kw_only=True, converter=operator.index)
+    num_steps: int = eqx.field(static=True, kw_only=True, converter=as_integer)
     optimiser: optax.GradientTransformation = eqx.field(static=True, kw_only=True)
     variance_optimiser: optax.GradientTransformation | None = eqx.field(static=True, kw_only=True, default=None)
     rate_optimiser: optax.GradientTransformation | None = eqx.field(static=True, kw_only=True, default=None)
@@ -137,7 +138,7 @@ class Learner(eqx.Module):
     variance: float | None = eqx.field(static=True, kw_only=True, default=None)
     learned: tuple[str, ...] | None = eqx.field(static=True, kw_only=True, default=None, converter=module_names)
     warmup: int = eqx.field(static=True, kw_only=True, default=0)
-    variance_range: tuple[float, float] = eqx.field(static=True, kw_only=True, default=(1e-5, 1e5))
+    variance_range: tuple[float, float] = eqx.field(static=True, kw_only=True, default=_VARIANCE_RANGE)
     regulariser: float | Array = eqx.field(kw_only=True, default=0.0)
     max_task_norm: float | Array | None = eqx.field(kw_only=True, default=None)
     divergence: float | Array = eqx.field(kw_only=True, default=1e3)
@@ -163,9 +164,14 @@ class Learner(eqx.Module):
             check_at_least("chunk_size", self.chunk_size, 1)
         if self.variance is not None and not self.variance >= 0:
             raise ValueError(f"`variance` must be 0 or greater, got {self.variance}.")
-        _check_sign("regulariser", self.regulariser)
-        for name in ("max_task_norm", "divergence"):
-            _check_sign(name, getattr(self, name), positive=True)
+        check_number("regulariser", self.regulariser)
+        check_number("divergence", self.divergence, positive=True)
+        if self.max_task_norm is not None:
+            check_number("max_task_norm", self.max_task_norm, positive=True)
+        if not isinstance(self.variance_range, tuple) or len(self.variance_range) != 2:
+            raise TypeError(
+                f"`variance_range` must be two numbers, the least and the greatest, got {self.variance_range}."
+            )
         low, high = self.variance_range
         if not 0 < low < high:
             raise ValueError(f"`variance_range` must be an interval of positive numbers, got {self.variance_range}.")
@@ -173,17 +179,34 @@ class Learner(eqx.Module):
             raise ValueError(f"`rates` must be None, 'parameter' or 'module', got {self.rates!r}.")
         if (self.rates is None) != (self.rate_optimiser is None):
             raise ValueError("Learned `rates` and a `rate_optimiser` go together.")
-        if self.variance_optimiser is None and (self.learned is not None or self.warmup):
-            raise ValueError("`learned` and `warmup` are about variances, which only move with a `variance_optimiser`.")
+        self._check_parts()
+
+    def _check_parts(self) -> None:
+        """What makes no difference is taken for a mistake."""
+        regulated = not is_concrete(self.regulariser) or self.regulariser != 0
+        about_variances = {
+            "learned": self.learned is not None,
+            "warmup": self.warmup,
+            "regulariser": regulated,
+            "variance_range": self.variance_range != _VARIANCE_RANGE,
+        }
+        idle = [f"`{name}`" for name, given in about_variances.items() if given]
+        if self.variance_optimiser is None and idle:
+            raise ValueError(f"{' and '.join(idle)}: about variances, which only move with a `variance_optimiser`.")
+        if self.variance_optimiser is not None and not self.meta_gradient.learns_variances:
+            raise ValueError("`Reptile(None)` has no gradient for variances: give it an adjoint, such as `Implicit()`.")
+        if self.rates is not None and not self.meta_gradient.learns_rates:
+            raise ValueError("Learned `rates` need the steps' own gradient: `Predictive(Unroll())`.")
         if isinstance(self.meta_gradient, Reptile) and not self.meta_gradient.scaled and self.trainable is not None:
             raise ValueError("Plain Reptile learns only what adapts, so `trainable` would leave the rest untrained.")
 
     def init(self, prior: Prior) -> LearnerState:
         """The state before the first update. What this learner fixes (see `variance`, `rates`) is imposed here."""
         prior = self._prepare(prior)
+        self.meta_gradient.check_prior(self._adapting(prior))
         opt_state = _OptState(
             mean=self.optimiser.init(prior.mean),
-            variance=None if self.variance_optimiser is None else self.variance_optimiser.init(prior.log_variance),
+            variance=None if self.variance_optimiser is None else self.variance_optimiser.init(_movable(prior)),
             rates=None if self.rate_optimiser is None else self.rate_optimiser.init(cast(Any, prior.rates)),
         )
         return LearnerState(prior=prior, opt_state=opt_state, step=jnp.zeros((), jnp.int32))
@@ -208,7 +231,8 @@ class Learner(eqx.Module):
         when mini-batches are drawn. Compiled once per `loss_fn` and shapes: pass the same function, not a new lambda.
         """
         prior = self._prepare(prior)
-        self.meta_gradient.check(prior, _query_of(tasks))
+        self.meta_gradient.check_prior(self._adapting(prior))
+        self._check(tasks, key)
         return _gradient(self, loss_fn, prior, tasks, key)
 
     def update(
@@ -218,8 +242,14 @@ class Learner(eqx.Module):
         if not isinstance(state, LearnerState):
             raise TypeError(f"`state` must come from `init` or `update`, got {type(state).__name__}.")
         check_prior(state.prior)
-        self.meta_gradient.check(state.prior, _query_of(tasks))
+        self._check(tasks, key)
         return _update(self, loss_fn, state, tasks, key)
+
+    def _check(self, tasks: Task, key: Any) -> None:
+        # Not the variances, which would have to be waited for: `init` has seen them, and no update makes one infinite.
+        check_task(tasks)
+        check_key(key)
+        self.meta_gradient.check_query(tasks.query)
 
     @property
     def _imposed(self) -> float | None:
@@ -228,8 +258,12 @@ class Learner(eqx.Module):
             return None
         return math.log(self.variance) if self.variance > 0 else -math.inf
 
+    def _adapting(self, prior: Prior) -> Prior:
+        """The part of it that adapts."""
+        return prior if self.trainable is None else prior.restrict(self.trainable)[0]
+
     def _no_progress(self, prior: Prior) -> Progress:
-        return no_progress(prior if self.trainable is None else prior.restrict(self.trainable)[0], self.solver)
+        return no_progress(self._adapting(prior), self.solver)
 
     def _prepare(self, prior: Prior) -> Prior:
         check_prior(prior)
@@ -238,16 +272,13 @@ class Learner(eqx.Module):
         log_variance, rates = prior.log_variance, prior.rates
         if self._imposed is not None:
             log_variance = jnp.full_like(log_variance, self._imposed)
+        per_module = self.rates == "module"
         if self.rates is not None and rates is None:
-            per_module = self.rates == "module"
             rates = jnp.ones_like(log_variance) if per_module else jax.tree.map(jnp.ones_like, prior.mean)
+        elif self.rates is not None and per_module != prior.has_module_rates:
+            other = "module" if prior.has_module_rates else "parameter"
+            raise ValueError(f"The prior has learned rates, one for each {other}; this learner's are by {self.rates}.")
         return Prior(mean=prior.mean, log_variance=log_variance, modules=prior.modules, rates=rates)
-
-
-def _check_sign(name: str, value: Any, *, positive: bool = False) -> None:
-    """In a search such numbers are traced, and were looked at before."""
-    if value is not None and is_concrete(value) and not (value > 0 or (value == 0 and not positive)):
-        raise ValueError(f"`{name}` must be {'positive' if positive else '0 or greater'}, got {value}.")
 
 
 class _OptState(NamedTuple):
@@ -314,6 +345,8 @@ def _of_task(learner: Learner, loss_fn: LossFn, prior: Prior, task: Task, key: A
     query = task.query
     if query is not None and learner.query_sample is not None:
         query = learner.query_sample(query_key, query)
+    if query is not None:
+        check_scalar_loss(loss_fn, prior.mean, query)
     gradient, adapted, query_loss, linear = learner.meta_gradient.of_task(problem, query)
     norm = tree_norm(gradient.mean)
     exploded = (adapted.residual > learner.divergence) & ~(adapted.losses[-1] <= adapted.first.loss)
@@ -384,7 +417,9 @@ def _sum_over_tasks(everyone: tuple[Learner, LossFn, Prior], share: tuple[Task, 
 def _update(
     learner: Learner, loss_fn: LossFn, state: LearnerState, tasks: Task, key: PRNGKeyArray | None
 ) -> tuple[LearnerState, LearnerInfo]:
-    prior, opt_state = state.prior, state.opt_state
+    prior, opt_state = learner._prepare(state.prior), state.opt_state
+    if jax.tree.structure(opt_state) != jax.tree.structure(jax.eval_shape(learner.init, prior).opt_state):
+        raise ValueError("`state` is that of another learner or other optimisers: begin with `learner.init(prior)`.")
     gradient, info = _gradient(learner, loss_fn, prior, tasks, key)
     mean, mean_state = _apply(learner.optimiser, gradient.mean, opt_state.mean, prior.mean)
     log_variance, variance_state = prior.log_variance, opt_state.variance
@@ -417,13 +452,12 @@ def _update_variance(learner: Learner, gradient: Array, state: LearnerState) -> 
     moving = learned & jnp.isfinite(old)
     penalty = jax.grad(inverse_gamma_penalty)(old, learner.regulariser)
     gradient = jnp.where(moving, gradient + penalty, 0)
-    new, new_state = _apply(learner.variance_optimiser, gradient, opt_state, old)
+    new, new_state = _apply(learner.variance_optimiser, gradient, opt_state, _movable(prior))
     low, high = learner.variance_range
     new = jnp.where(moving, jnp.clip(new, math.log(low), math.log(high)), old)
     return tree_where(state.step < learner.warmup, (old, opt_state), (new, new_state))
 
 
-def _query_of(tasks: Any) -> Data | None:
-    if not isinstance(tasks, Task):
-        raise TypeError(f"Expected a `Task(support=..., query=...)`, got {type(tasks).__name__}.")
-    return tasks.query
+def _movable(prior: Prior) -> Array:
+    """Log-variances as optimisers see them, some of which take norms: those that never move are 0."""
+    return jnp.where(jnp.isfinite(prior.log_variance), prior.log_variance, 0)

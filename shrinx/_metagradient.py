@@ -6,11 +6,9 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array
 
-from ._adjoint import AbstractAdjoint, Implicit, check_adjoint
-from ._check import is_concrete
+from ._adjoint import AbstractAdjoint, Implicit, Unroll, check_adjoint, check_finite
 from ._linear import LinearStats
 from ._prior import Prior
 from ._problem import Adapted, Problem
@@ -37,8 +35,21 @@ class AbstractMetaGradient(eqx.Module):
         """Adapt to the problem and differentiate."""
 
     @abc.abstractmethod
-    def check(self, prior: Prior, query: Data | None) -> None:
-        """Raise if this meta-gradient is not defined for such a prior or without a query set."""
+    def check_prior(self, prior: Prior) -> None:
+        """Raise if this meta-gradient is not defined for such a prior (the part of it that adapts)."""
+
+    @abc.abstractmethod
+    def check_query(self, query: Data | None) -> None:
+        """Raise if this meta-gradient needs a query set and there is none."""
+
+    @property
+    def learns_variances(self) -> bool:
+        return True
+
+    @property
+    def learns_rates(self) -> bool:
+        """Whether step sizes have a gradient."""
+        return False
 
 
 class Predictive(AbstractMetaGradient):
@@ -63,10 +74,16 @@ class Predictive(AbstractMetaGradient):
         gradient, linear = pullback(cotangent)
         return TaskGradient(gradient, adapted, loss, linear)
 
-    def check(self, prior: Prior, query: Data | None) -> None:
-        _check_query(query)
+    def check_prior(self, prior: Prior) -> None:
         if isinstance(self.adjoint, Implicit):
-            _check_finite(prior, "The implicit gradient")
+            check_finite(prior, "The implicit gradient")
+
+    def check_query(self, query: Data | None) -> None:
+        _check_query(query)
+
+    @property
+    def learns_rates(self) -> bool:
+        return isinstance(self.adjoint, Unroll)
 
 
 class Reptile(AbstractMetaGradient):
@@ -111,35 +128,33 @@ class Reptile(AbstractMetaGradient):
         return TaskGradient(gradient, adapted, loss, linear)
 
     def _mean_gradient(self, problem: Problem, adapted: Adapted) -> Params:
-        if not self.scaled:
-            return jax.tree.map(jnp.negative, adapted.displacement)
         prior = problem.prior
+        if not self.scaled:
+            return jax.tree.map(lambda d, phi: -d.astype(phi.dtype), adapted.displacement, prior.mean)
         support = jax.grad(problem.loss_fn)(adapted.params, problem.batch(problem.num_steps))
         still = prior if problem.trainable is None else prior.freeze_all_but(problem.trainable)
 
         def scale(frozen: Array, precision: Array, displacement: Array, gradient: Array) -> Array:
             pull = displacement.astype(precision.dtype) * precision
-            return jnp.where(frozen > 0, gradient, -pull.astype(displacement.dtype))
+            return jnp.where(frozen > 0, gradient, -pull.astype(gradient.dtype))
 
         frozen = prior.modules.expand(still.frozen.astype(prior.log_variance.dtype))
         precision = prior.modules.expand(still.precision())
         return jax.tree.map(scale, frozen, precision, adapted.displacement, support)
 
-    def check(self, prior: Prior, query: Data | None) -> None:
+    def check_prior(self, prior: Prior) -> None:
+        if self.scaled or isinstance(self.adjoint, Implicit):
+            check_finite(prior, "σ-Reptile")
+
+    def check_query(self, query: Data | None) -> None:
         if self.adjoint is not None:
             _check_query(query)
-        if self.scaled or isinstance(self.adjoint, Implicit):
-            _check_finite(prior, "σ-Reptile")
+
+    @property
+    def learns_variances(self) -> bool:
+        return self.adjoint is not None
 
 
 def _check_query(query: Data | None) -> None:
     if query is None:
         raise ValueError("This learner judges adapted parameters by `task.query`, which is missing.")
-
-
-def _check_finite(prior: Prior, why: str) -> None:
-    if not is_concrete(prior.log_variance):
-        return
-    infinite = [prior.modules.names[index] for index in np.flatnonzero(np.isposinf(np.asarray(prior.log_variance)))]
-    if infinite:
-        raise ValueError(f"{why} needs finite variances, but modules {infinite} have none.")

@@ -156,8 +156,9 @@ def _check_values(values: Array, weights: Array) -> None:
 
 def _count_rows(task: Data, what: str) -> int:
     check_data(task, what)
-    counts = {path or "array": jnp.shape(leaf)[0] if jnp.ndim(leaf) else None for path, leaf in _named_leaves(task)}
-    if None in counts.values() or len(set(counts.values())) > 1:
+    named = _named_leaves(task, "array")
+    counts = {path: jnp.shape(leaf)[0] if jnp.ndim(leaf) else 0 for path, leaf in named}
+    if 0 in counts.values() or len(set(counts.values())) > 1:
         raise ValueError(f"All arrays of `{what}` need a leading axis of as many rows, got {counts}.")
     return next(iter(counts.values()))
 
@@ -166,7 +167,7 @@ def _check_alike(tasks: Sequence[Data]) -> None:
     """All must have the arrays of the first but for the number of rows."""
 
     def form(task: Data) -> dict[str, tuple]:
-        return {path: (jnp.shape(leaf)[1:], str(jnp.result_type(leaf))) for path, leaf in _named_leaves(task)}
+        return {path: (jnp.shape(leaf)[1:], str(jnp.result_type(leaf))) for path, leaf in _named_leaves(task, "array")}
 
     first = form(tasks[0])
     for place, task in enumerate(tasks):

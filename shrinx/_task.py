@@ -1,5 +1,7 @@
 """Tasks: a little data to adapt to, and a little more to be judged by."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jax.sharding import Mesh
@@ -32,10 +34,14 @@ class Task(eqx.Module):
     progress: Progress | None = None
 
 
+def check_task(task: Any) -> None:
+    if not isinstance(task, Task):
+        raise TypeError(f"Expected a `Task(support=..., query=...)`, got {type(task).__name__}.")
+
+
 def check_tasks(tasks: Task) -> int:
     """The number of tasks in a batch; an error if the parts disagree or nothing is there."""
-    if not isinstance(tasks, Task):
-        raise TypeError(f"Expected a `Task(support=..., query=...)`, got {type(tasks).__name__}.")
+    check_task(tasks)
     if not isinstance(tasks.progress, Progress | None):
         kind = type(tasks.progress).__name__
         raise TypeError(f"`task.progress` must come from `learner.progress(...)` or `info.progress`, got {kind}.")
@@ -46,7 +52,7 @@ def check_tasks(tasks: Task) -> int:
             continue
         if name != "task.progress":
             check_data(part, name)
-        for path, leaf in _named_leaves(part):
+        for path, leaf in _named_leaves(part, "array"):
             if jnp.ndim(leaf) == 0:
                 raise ValueError(f"`{name}` leaf '{path}' is a scalar; arrays need a leading task axis.")
             counts[f"{name}/{path}"] = jnp.shape(leaf)[0]
