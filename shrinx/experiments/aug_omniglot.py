@@ -200,8 +200,10 @@ def search_space(config: Config) -> dict[str, Range]:
         "mean_rate": Range(0.1, 3.0) if config.mean_optimiser == "sgd" else Range(1e-4, 2e-2),
         "inner_rate": Range(1e-3, 3e-2) if config.solver == "adam" else Range(0.05, 1.0),
     }
+    if config.algorithm != "reptile":
+        space |= {"variance": Range(1.0, 1e4), "damping": Range(1e-3, 1.0)}
     if config.algorithm.startswith("sigma"):
-        space |= {"variance_rate": Range(1e-3, 1e-1), "variance": Range(10.0, 1e5), "damping": Range(1e-3, 1.0)}
+        space |= {"variance_rate": Range(3e-3, 3e-1)}
     return space
 
 
