@@ -18,11 +18,8 @@ from tools.summary.runs import Run
 
 known_misses = expect_misses(
     {
-        "test_large_data_accuracy_is_the_papers[imaml]": "0.626, the paper 0.728",
-        "test_large_data_accuracy_is_the_papers[sigma-imaml]": "0.711, the paper 0.736",
-        "test_large_data_selected_module_is_as_good_as_all[sigma-imaml]": "0.711; 0.702 with four, 0.600 with output",
+        "test_large_data_few_modules_are_as_good_as_all[sigma-imaml-output]": "0.725 with the output layer, 0.770 with all",
         "test_omniglot_one_module_is_as_good_as_all[sigma-maml]": "0.969 with the output layer, 0.988 with all modules",
-        "test_omniglot_accuracy_is_the_papers[sigma-reptile]": "0.958, after 9,000 updates, all queries in one batch",
         "test_small_data_variances_help_with_every_seed[imaml-15-3]": "9.1 points worse on average",
         "test_small_data_variances_help_with_every_seed[imaml-15-5]": "7.5 points worse on average",
         "test_small_data_variances_help_with_every_seed[imaml-15-10]": "13.1 points worse on average",
@@ -62,9 +59,9 @@ def test_small_data_variances_help_more_the_fewer_drawings_there_are(algorithm):
 # Augmented Omniglot for a CPU
 
 
-def gains_by_seed(runs: str) -> list[float]:
+def gains_by_seed(runs: str, algorithm: str = "reptile") -> list[float]:
     """What learned variances bring in the two runs whose names begin so."""
-    pair = (load_reported(RESULTS / "aug-omniglot" / f"{runs}-{name}") for name in ("sigma-reptile", "reptile"))
+    pair = (load_reported(RESULTS / "aug-omniglot" / f"{runs}-{name}") for name in (f"sigma-{algorithm}", algorithm))
     learned, plain = (run.result["test"]["all"]["values"] for run in pair)
     return [ours - theirs for ours, theirs in zip(learned, plain, strict=True)]
 
@@ -109,8 +106,8 @@ def test_large_data_accuracy_is_the_papers(algorithm):
 
 
 @pytest.mark.parametrize("algorithm", ["reptile", "imaml"])
-def test_large_data_variances_help(algorithm):
-    assert large(f"sigma-{algorithm}").scores["all"].mean >= large(algorithm).scores["all"].mean
+def test_large_data_variances_help_with_every_seed(algorithm):
+    assert min(gains_by_seed("large", algorithm)) > 0
 
 
 def test_large_data_goes_beyond_the_paper():
@@ -118,12 +115,12 @@ def test_large_data_goes_beyond_the_paper():
     assert large("sigma-reptile").scores["all"].mean > 0.8
 
 
+@pytest.mark.parametrize("condition", ["selected", "output"])
 @pytest.mark.parametrize("algorithm", ["sigma-reptile", "sigma-imaml"])
-def test_large_data_selected_module_is_as_good_as_all(algorithm):
-    """Within a point, and it is the output layer."""
+def test_large_data_few_modules_are_as_good_as_all(algorithm, condition):
+    """Within a point; the paper's is the output layer."""
     scores = large(algorithm).scores
-    assert scores["selected"].mean >= scores["all"].mean - 0.01
-    assert scores["selected"] == scores["output"]
+    assert scores[condition].mean >= scores["all"].mean - 0.01
 
 
 # Few-shot Omniglot

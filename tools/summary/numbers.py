@@ -26,6 +26,17 @@ def with_interval(mean: float | None, ci95: float | None) -> str:
     return f"{mean:.{places}f} ± {ci95:.{places}f}"
 
 
+def rate_with_interval(mean: float | None, ci95: float | None) -> str:
+    """The same of a share of right answers, in percent.
+
+    >>> rate_with_interval(0.98864, 0.00121), rate_with_interval(0.771, 0.1249), rate_with_interval(0.789, None)
+    ('98.9 ± 0.1 %', '77.1 ± 12.5 %', '78.9 %')
+    """
+    if mean is None:
+        return "–"
+    return f"{100 * mean:.1f} ± {100 * ci95:.1f} %" if ci95 else f"{100 * mean:.1f} %"
+
+
 def difference(mean: float | None, paper: float | None) -> str:
     """How far a number is from the paper's, to three decimals.
 
@@ -35,6 +46,17 @@ def difference(mean: float | None, paper: float | None) -> str:
     if mean is None or paper is None:
         return "–"
     return f"{mean - paper:+.3f}".replace("-", "−")
+
+
+def points(mean: float | None, paper: float | None) -> str:
+    """The same of shares of right answers, in percentage points.
+
+    >>> points(0.824, 0.789), points(0.626, 0.728), points(None, 0.728)
+    ('+3.5', '−10.2', '–')
+    """
+    if mean is None or paper is None:
+        return "–"
+    return f"{100 * (mean - paper):+.1f}".replace("-", "−")
 
 
 def percent(share: float | None) -> str:

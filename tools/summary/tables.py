@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import SummaryError
-from .numbers import difference, percent, short, with_interval
+from .numbers import difference, percent, points, rate_with_interval, short, with_interval
 from .paper import read_toml
 from .rows import Row
 from .runs import Run
@@ -24,6 +24,9 @@ _WORDS = {
     "sea": "SEA",
 }
 
+
+_RATES = ("accuracy", "digit-accuracy")
+"""Metrics that are shares of right answers, and read better in percent."""
 
 SHOWN = ("measured", "paper", "goal", "difference", "experiment")
 """What a column may show: the number, what it is compared with, how far it is from the paper's, whose it is."""
@@ -71,8 +74,7 @@ def modules_table(name: str, run: Run, cells: Cells) -> str:
     """What adapts in one run: nothing, everything, the selected modules, each alone with those that move most first."""
 
     def score(condition: str) -> str:
-        found = cells.find(name, run, condition, run.metric)
-        return with_interval(found.mean, found.ci95)
+        return _measured(cells.find(name, run, condition, run.metric))
 
     def share(condition: str) -> str:
         return percent(cells.find(name, run, condition, "share of parameters").mean)
@@ -95,14 +97,14 @@ def runs_table(name: str, runs: Sequence[Run], columns: Sequence[Column], cells:
         found = cells.find(name, run, column.condition, column.metric or run.metric)
         match column.show:
             case "paper":
-                return short(found.paper)
+                return rate_with_interval(found.paper, None) if found.metric in _RATES else short(found.paper)
             case "goal":
                 return found.goal or ""
             case "difference":
-                return difference(found.mean, found.paper)
+                return (points if found.metric in _RATES else difference)(found.mean, found.paper)
             case "experiment":
                 return run.experiment
-        return with_interval(found.mean, found.ci95)
+        return _measured(found)
 
     lines = [(_method(run.algorithm), *(cell(run, column) for column in columns)) for run in runs]
     return _markdown(("method", *(column.title for column in columns)), lines)
@@ -134,6 +136,10 @@ def _column(table: str, declared: dict[str, Any]) -> Column:
             f"results/tables.toml: table {table!r} has a column that shows {column.show!r}; known: {', '.join(SHOWN)}."
         )
     return column
+
+
+def _measured(row: Row) -> str:
+    return (rate_with_interval if row.metric in _RATES else with_interval)(row.mean, row.ci95)
 
 
 def _markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
