@@ -188,17 +188,20 @@ def _list(parsed: argparse.Namespace) -> int:
     bank = Bank.open(parsed.bank)
     with warnings.catch_warnings(action="ignore"):  # Of what is said below.
         names = bank.names()
-    damaged, unnamed = 0, bank.unnamed()
+    count, damaged, unnamed = 0, 0, bank.unnamed()
     for name in names:
         try:
             told = _in_words(bank.info(name))
         except BankError as error:
-            damaged, told = damaged + 1, f"damaged: {error}"
+            if name not in bank:
+                continue  # Deleted meanwhile.
+            damaged, told = damaged + 1, f"damaged: {_shown(str(error))}"
+        count += 1
         print(f"{_shown(name):24s} {told}")
     for damage in unnamed:
-        print(f"{'of unknown name':24s} damaged: {damage.reason}")
+        print(f"{'of unknown name':24s} damaged: {_shown(damage.reason)}")
     said = f", {damaged:,} of them damaged" if damaged else ""
-    print(f"{len(names):,} task{'s' * (len(names) != 1)} in {parsed.bank}{said}.")
+    print(f"{count:,} task{'s' * (count != 1)} in {parsed.bank}{said}.")
     return 1 if damaged or unnamed else 0
 
 
@@ -210,11 +213,13 @@ def _in_words(info: TaskInfo) -> str:
 def _verify(parsed: argparse.Namespace) -> int:
     damages = verify(parsed.bank)
     for damage in damages:
-        print(f"{damage.file}: {damage.reason}")
+        file = _shown(str(damage.file))
+        print(f"{file}: {_shown(damage.reason)}")
         if damage.tasks:
-            print(f"{damage.file}: damaged task{'s' * (len(damage.tasks) != 1)} {', '.join(map(_shown, damage.tasks))}")
+            print(f"{file}: damaged task{'s' * (len(damage.tasks) != 1)} {', '.join(map(_shown, damage.tasks))}")
     print(
-        f"{len(damages)} damaged file{'s' * (len(damages) != 1)}."
+        f"{len(damages)} damaged file{'s' * (len(damages) != 1)}: put back a copy, or adapt damaged tasks anew, or "
+        "delete them."
         if damages
         else f"{parsed.bank} is as it was written."
     )

@@ -56,6 +56,30 @@ def test_tasks_are_replaced_renamed_and_deleted(bank, prior, packed):
     assert bank.verify() == ()
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_bank_is_a_collection_of_names(bank, prior, packed):
+    assert (len(bank), list(bank), "alice" in bank) == (0, [], False)
+    assert repr(bank) == f"Bank('{bank.path}': 0 tasks of b0, w0)"
+    for name in ("bob", "alice"):
+        bank.put(name, prior.mean)
+        assert name in bank
+    if packed:
+        bank.pack()
+    assert (len(bank), list(bank), bank.unnamed()) == (2, ["alice", "bob"], ())
+    again = sx.Bank.open(bank.path)
+    assert "alice" in again
+    assert not any(name in again for name in ("Alice", "", "x" * 1001, "\ud800", None, 3, ("alice",), b"alice"))
+    bank.delete("alice")  # As another process would.
+    assert "alice" not in again
+    assert repr(again) == f"Bank('{bank.path}': 1 task of b0, w0)"
+
+
+def test_no_more_modules_are_shown_than_one_can_read(tmp_path):
+    params = {f"layer{number}": jnp.ones(1) for number in range(8)}
+    bank = sx.Bank.create(tmp_path / "bank", sx.Prior.create(params), [f"layer{number}" for number in range(7)])
+    assert repr(bank).endswith(": 0 tasks of layer0, layer1, layer2, layer3, layer4 and 2 more)")
+
+
 @pytest.mark.parametrize(
     "name",
     ["../x", "/etc/passwd", "..", ".", "a/b", "a\\b", "x" * 300, "x" * 1000, "名前", "e\u0301", "NUL", "\n\0", " "],
@@ -230,10 +254,13 @@ def test_a_bank_below_a_file(prior, tmp_path):
 
 def test_folders_with_something_in_them_are_left_alone(bank, prior, tmp_path):
     before = {path: path.read_bytes() for path in files_of(tmp_path)}
-    with pytest.raises(BankError, match="is not an empty folder; open the bank in it, or name a new folder"):
+    with pytest.raises(
+        BankError, match=r"There is a bank in .* already; open it with `Bank.open\('.*/bank'\)`, or name"
+    ):
         sx.Bank.create(bank.path, prior, "w0")
-    with pytest.raises(BankError, match="is not an empty folder"):
-        sx.Bank.create(bank.path / "index.json", prior, "w0")
+    for occupied in (tmp_path, bank.path / "index.json"):
+        with pytest.raises(BankError, match="is not an empty folder; name a new one for the bank"):
+            sx.Bank.create(occupied, prior, "w0")
     with pytest.raises(BankError, match=r"There is no bank in .* \(index.json is missing\)"):
         sx.Bank.open(tmp_path)
     with pytest.raises(BankError, match="is a file; a bank is a folder"):

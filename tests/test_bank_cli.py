@@ -1,6 +1,7 @@
 """`shrinx bank` and `shrinx adapt`, as a newcomer types them."""
 
 import json
+import os
 import shutil
 from dataclasses import replace
 
@@ -138,7 +139,76 @@ def test_damage_has_its_exit_code(folder, capsys):
     [file] = (folder / "sure" / "tasks").iterdir()
     file.write_bytes(file.read_bytes()[:-1] + b"\0")
     assert main(["bank", "verify", "sure"]) == 1
-    assert f"{file.name}: " in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"{file.name}: " in out
+    assert f"{file.name}: damaged task alice\n" in out
+    assert "1 damaged file: put back a copy, or adapt damaged tasks anew, or delete them.\n" in out
+    assert main(["bank", "list", "sure"]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("alice                    damaged: sure/tasks/alice.")
+    assert "put back a copy of that file, or adapt the task anew, or delete it.\n" in out
+    assert out.endswith("1 task in sure, 1 of them damaged.\n")
+    again = ["adapt", "--base", "sure", "--task", "alice", "--data", "alice.npz", "--max-steps", "5"]
+    assert main(again) == 2  # Damaged or not: it is there.
+    assert "sure has a task 'alice' already" in capsys.readouterr().err
+    assert main([*again, "--replace"]) == 0
+    assert main(["bank", "verify", "sure"]) == 0
+
+
+def test_damage_of_tasks_nobody_knows_is_listed(folder, capsys, recwarn):
+    bank = sx.Bank.open("voices")
+    for name in ("bob", "red\x1b[31m", "carol, dave"):
+        bank.put(name, bank.prior.mean)
+    bank.pack()
+    bank.put("alice", bank.prior.mean)
+    (folder / "voices" / "tasks" / os.fsdecode(b"\xff\x1b[31m.safetensors")).write_bytes(b"")
+    pack = folder / "voices" / "packed.safetensors"
+    content = bytearray(pack.read_bytes())
+    content[content.index(np.asarray(bank.prior.mean["w0"]).tobytes()) + 3] ^= 1
+    pack.write_bytes(content)
+    assert main(["bank", "list", "voices"]) == 1
+    listed = capsys.readouterr().out
+    assert "\x1b" not in listed
+    assert listed.count("damaged: voices/packed.safetensors is damaged: task ") == 1
+    assert (
+        "of unknown name          damaged: 'voices/tasks/\\udcff\\x1b[31m.safetensors is damaged: it cannot" in listed
+    )
+    assert "4 tasks in voices, 1 of them damaged." in listed
+    assert main(["bank", "verify", "voices"]) == 1
+    verified = capsys.readouterr().out
+    assert "\x1b" not in verified
+    assert "voices/packed.safetensors: damaged task " in verified
+    pack.write_bytes(content[:-1])
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert main(["bank", "list", "voices"]) == 1
+    listed = capsys.readouterr().out
+    assert "alice                           320 bytes, exact\n" in listed
+    assert "of unknown name          damaged: voices/packed.safetensors is damaged: " in listed
+    assert listed.endswith("1 task in voices.\n")
+    commands = ["delete voices bob", "delete voices alice", "rename voices alice erin", "pack voices"]
+    for command in (*(f"bank {command}" for command in commands), "adapt --base voices --task bob --data alice.npz"):
+        assert main(command.split()) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("shrinx: voices/packed.safetensors is damaged: ")
+        assert error.endswith("tasks with files of their own stay.\n")
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert not recwarn.list
+
+
+def test_what_is_deleted_while_it_is_listed_is_not_damaged(folder, capsys, monkeypatch):
+    bank = sx.Bank.open("voices")
+    for name in ("alice", "bob"):
+        bank.put(name, bank.prior.mean)
+    info = sx.Bank.info
+
+    def slowly(self, name):
+        if name == "alice":
+            bank.delete("alice")
+        return info(self, name)
+
+    monkeypatch.setattr(sx.Bank, "info", slowly)
+    assert main(["bank", "list", "voices"]) == 0
+    assert capsys.readouterr().out.endswith("320 bytes, exact\n1 task in voices.\n")
 
 
 def test_settings_of_another_version_are_named():
@@ -151,7 +221,8 @@ def test_settings_of_another_version_are_named():
     ("command", "message"),
     [
         ("bank create voices --run nowhere", "nowhere/config.json does not exist"),
-        ("bank create run --run run", "run is not an empty folder; open the bank in it, or name a new folder"),
+        ("bank create run --run run", "run is not an empty folder; name a new one for the bank"),
+        ("bank create voices --run run", "There is a bank in voices already; open it with `Bank.open('voices')`, or"),
         ("bank create other --run run --seed 2", "run has seeds 0 to 1, there is no 2"),
         ("bank create other --run run --modules w7", "Unknown modules ['w7']"),
         ("adapt --base voices --task a --data alice.npz --speaker 1", "`--speaker` is for voices; the bank in voices"),

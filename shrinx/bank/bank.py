@@ -167,21 +167,20 @@ class Bank:
         return name in self._store
 
     def __len__(self) -> int:
-        return len(self.names())
+        return len(self._listed())
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.names())
+        return iter(self._listed())
 
     def __repr__(self) -> str:
         count, modules = len(self._store.names()), ", ".join(self.selected[:5])
         more = f" and {len(self.selected) - 5} more" if len(self.selected) > 5 else ""
-        return f"Bank({str(self.path)!r}: {count:,} task{'s' * (count != 1)} of {modules}{more})"
+        least = "at least " if self._store.unnamed() else ""
+        return f"Bank({str(self.path)!r}: {least}{count:,} task{'s' * (count != 1)} of {modules}{more})"
 
     def names(self) -> tuple[str, ...]:
         """All tasks, sorted, damaged ones too. If tasks are missing since `unnamed` has some, a warning says so."""
-        for damage in self.unnamed():
-            warnings.warn(f"Tasks are missing from the list: {damage.reason}", stacklevel=2)
-        return self._store.names()
+        return self._listed()
 
     def unnamed(self) -> tuple[Damage, ...]:
         """Files that are so damaged that nobody can tell which tasks they hold; nothing if all is well."""
@@ -311,6 +310,11 @@ class Bank:
         check_free(Path(path), replace)
         paths, mean = self._base.modules.paths, self._base.prior.mean
         write_program(Path(path), apply, self._structure(), paths, mean, inputs, points)
+
+    def _listed(self) -> tuple[str, ...]:
+        for damage in self.unnamed():
+            warnings.warn(f"Tasks may be missing from the list: {damage.reason}", stacklevel=3)
+        return self._store.names()
 
     def _structure(self) -> Any:
         if self._treedef is None:

@@ -23,7 +23,7 @@ from ..runs.files import write_text
 from .delta import Compression, Delta, Part, decode
 from .errors import BankError, DamagedError
 from .safetensors import DTYPES, TensorFile, write_tensors
-from .tree import describe
+from .tree import describe, rebuild
 
 FORMAT = "shrinx-bank-1"
 BASE = "base.safetensors"
@@ -56,8 +56,10 @@ class Base:
                 file, modules, tuple(json.loads(file.metadata["selected"])), json.loads(file.metadata["structure"])
             )
             base.restriction  # noqa: B018 - Fails here, not later, if the names are none of the modules'.
+            if base.structure is not None:
+                rebuild(base.structure)
             return base
-        except (KeyError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
             raise DamagedError(f"{file.path} is damaged: it does not describe a model ({error!r:.200}).") from error
 
     @functools.cached_property
@@ -165,7 +167,7 @@ def read_index(folder: Path) -> Index:
             raise BankError(f"{path} was written by another version of shrinx; this one reads {FORMAT}.")
         fields.pop("digest")
         index = Index(**fields)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         if isinstance(error, BankError):
             raise
         raise DamagedError(f"{path} is damaged: it cannot be read ({error!r:.200}).") from error

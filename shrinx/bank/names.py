@@ -41,19 +41,27 @@ def file_name(name: str) -> str:
 
 
 def task_in(path: Path) -> str | None:
-    """The task whose file this is, also if the file is damaged; `None` if nothing says so, or the file is gone.
+    """The task whose file this is, also if the file is damaged; `None` if nothing says so.
 
     The name is in the file's header and, if it is a plain one, in the file's name. Neither is believed without the
-    digest there, which no other name has.
+    digest there, which no other name has. An `OSError` if the file cannot be read and its name does not tell.
     """
+    plain = path.name.split(".")[0]
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD)
-    except FileNotFoundError:
-        return None
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) or not is_file_of(plain, path):
+            raise
+        return plain
     written = [match.group(1) for match in _WRITTEN.finditer(head)]
-    candidates = [*map(_unescaped, written), path.name.split(".")[0]]
-    return next((name for name in candidates if is_name(name) and file_name(name) == path.name), None)
+    candidates = [*map(_unescaped, written), plain]
+    return next((name for name in candidates if is_file_of(name, path)), None)
+
+
+def is_file_of(name: Any, path: Path) -> bool:
+    """Is this the file's name for the task?"""
+    return is_name(name) and file_name(name) == path.name
 
 
 def is_name(name: Any) -> bool:

@@ -1,7 +1,8 @@
 """Many tasks in one file: the same arrays as in their own files, stacked.
 
 A task's own file has a header of some four hundred bytes, which is more than eighty parameters take. In the pack a task
-costs its parameters, its name and eight bytes of digest, so that one row can be checked without the others.
+costs its parameters, its name and eight bytes of digest, so that one row can be checked without the others. The list of
+tasks, which is compressed with a checksum, also says which arrays there are: a row says nothing about their names.
 """
 
 import functools
@@ -21,6 +22,7 @@ from .names import check_name
 from .safetensors import TensorFile, write_tensors
 
 FORMAT = "shrinx-pack-1"
+_DIGEST = "digest"
 _DIGEST_SIZE = 8
 
 
@@ -36,11 +38,12 @@ def write_pack(path: Path, deltas: Mapping[str, Delta], base: str, digests: Mapp
         groups.setdefault((delta.encoding, *layout), []).append(name)
     tensors, listing = {}, []
     for number, ((encoding, *layout), names) in enumerate(groups.items()):
-        for key, _, _ in layout:
-            tensors[f"{number}/{key}"] = np.stack([deltas[name].tensors[key] for name in names])
+        group = {key: np.stack([deltas[name].tensors[key] for name in names]) for key, _, _ in layout}
         rows = b"".join(known.get(name) or _row_digest(name, deltas[name].tensors) for name in names)
-        tensors[f"{number}/digest"] = np.frombuffer(rows, np.uint8).reshape(len(names), _DIGEST_SIZE)
-        listing.append({"encoding": encoding, "names": names, "errors": [deltas[name].error for name in names]})
+        group[_DIGEST] = np.frombuffer(rows, np.uint8).reshape(len(names), _DIGEST_SIZE)
+        tensors |= {f"{number}/{key}": array for key, array in group.items()}
+        errors = [deltas[name].error for name in names]
+        listing.append({"encoding": encoding, "names": names, "errors": errors, "arrays": _kinds(group)})
     tensors["listing"] = np.frombuffer(zlib.compress(json.dumps(listing).encode()), np.uint8)
     write_tensors(path, tensors, {"format": FORMAT, "base": base})
 
@@ -67,10 +70,9 @@ class Pack:
     def places(self) -> dict[str, _Place]:
         """Where every task is, by name."""
         try:
-            listing = json.loads(zlib.decompress(self.file.array("listing").tobytes()))
             return {
-                check_name(name): _Place(number, row, group["encoding"], error)
-                for number, group in enumerate(listing)
+                check_name(name): _Place(number, row, str(group["encoding"]), float(error))
+                for number, group in enumerate(self._groups)
                 for row, (name, error) in enumerate(zip(group["names"], group["errors"], strict=True))
             }
         except (zlib.error, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -86,17 +88,54 @@ class Pack:
     def row(self, name: str) -> tuple[Delta, bytes]:
         """A task as it is there, and the digest it should have."""
         place = self.places[name]
-        prefix = f"{place.group}/"
+        arrays = self._arrays[place.group]
         try:
-            rows = {
-                key.removeprefix(prefix): np.array(self.file.array(key)[place.row])
-                for key in self.file.entries
-                if key.startswith(prefix)
-            }
-            digest = rows.pop("digest").tobytes()
+            rows = {key: np.array(array[place.row]) for key, array in arrays.items()}
+            digest = rows.pop(_DIGEST).tobytes()
         except (KeyError, IndexError) as error:
             raise DamagedError(f"{self.file.path} is damaged: task {name!r} is listed but not there.") from error
+        if len(digest) != _DIGEST_SIZE or not self._as_listed[place.group]:
+            raise DamagedError(f"{self.file.path} is damaged: the arrays of task {name!r} are not those listed.")
         return Delta(rows, place.encoding, place.error), digest
+
+    def check_listed(self) -> None:
+        """Raise a `DamagedError` if writing the rows anew might lose something or hide that it is damaged.
+
+        So it might if a damaged header gives arrays to no task, or other names. Rows may be damaged: that stays known.
+        """
+        if not all("arrays" in group for group in self._groups):
+            self.file.check()  # Written before arrays were listed: all must be well.
+            return
+        spans = sorted(entry["data_offsets"] for entry in self.file.entries.values())
+        adjoining = [first for first, _ in spans] == [0, *(last for _, last in spans[:-1])]
+        if not adjoining or not all(self._as_listed) or len(spans) != 1 + sum(map(len, self._arrays)):
+            raise DamagedError(f"{self.file.path} is damaged: its arrays are not those listed.")
+
+    @functools.cached_property
+    def _groups(self) -> Any:
+        """The list of tasks, by groups whose arrays are stacked."""
+        return json.loads(zlib.decompress(self.file.array("listing").tobytes()))
+
+    @functools.cached_property
+    def _arrays(self) -> list[dict[str, np.ndarray]]:
+        """The stacked arrays of every group."""
+        groups: dict[str, dict[str, np.ndarray]] = {str(number): {} for number in range(len(self._groups))}
+        for key in self.file.entries:
+            number, _, rest = key.partition("/")
+            if number in groups:
+                groups[number][rest] = self.file.array(key)
+        return list(groups.values())
+
+    @functools.cached_property
+    def _as_listed(self) -> list[bool]:
+        """Which groups have the arrays that they had when they were written, as far as that is known."""
+        found = list(map(_kinds, self._arrays))
+        return [group.get("arrays", kinds) == kinds for group, kinds in zip(self._groups, found, strict=True)]
+
+
+def _kinds(arrays: Mapping[str, np.ndarray]) -> list[Any]:
+    """Names, dtypes and shapes, as the list of tasks has them."""
+    return sorted([key, str(array.dtype), list(array.shape)] for key, array in arrays.items())
 
 
 def _row_digest(name: str, tensors: Mapping[str, np.ndarray]) -> bytes:

@@ -106,7 +106,8 @@ class Residents:
         if changed == self._changed:
             return
         for name, place in list(self._place.items()):
-            if self._store.signature(name) != self._signature[place]:
+            signature = self._store.signature(name)
+            if signature is None or signature != self._signature[place]:
                 self._evict(place)
         settled = time.time_ns() - max(changed) > _SETTLED
         self._changed = changed if settled else None

@@ -73,6 +73,10 @@ class TensorFile:
             content = np.memmap(path, np.uint8, mode="r") if mapped else np.fromfile(path, np.uint8)
         except ValueError:  # An empty file cannot be mapped.
             content = np.empty(0, np.uint8)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise BankError(f"{path} cannot be read ({error.strerror or error}).") from error
         try:
             start = 8 + int.from_bytes(content[:8].tobytes(), "little")
             if not 8 < start <= len(content):
@@ -104,7 +108,7 @@ class TensorFile:
         # A digest that is too short to be one must not blank out something else.
         blank = self.content[: self.start].tobytes()
         if len(self.digest) == len(_BLANK):
-            blank = blank.replace(self.digest.encode(), _BLANK.encode(), 1)
+            blank = blank.replace(self.digest.encode(errors="replace"), _BLANK.encode(), 1)
         if _digest(blank, self.content[self.start :]) != self.digest:
             raise DamagedError(f"{self.path} is damaged: its content does not match its digest.")
 

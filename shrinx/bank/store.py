@@ -22,7 +22,8 @@ from .safetensors import TensorFile, write_tensors
 FORMAT = "shrinx-task-1"
 FOLDER = "tasks"
 PACK = "packed.safetensors"
-_REMEDY = "put back a copy of that file, or remove it and adapt its tasks anew; those with files of their own are well"
+_TASK_REMEDY = "put back a copy of that file, or adapt the task anew, or delete it"
+_PACK_REMEDY = "put back a copy of that file, or remove it and adapt its tasks anew; tasks with files of their own stay"
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +50,18 @@ class Store:
 
     def unnamed(self) -> dict[Path, str]:
         """Files with tasks of unknown names, and why these are unknown."""
-        own = [path for path in task_files(self.path) if self._name_in(path) is None and path.exists()]
-        reasons = {path: f"{path} is damaged: it cannot be told which task it holds." for path in own}
+        reasons = {}
+        for path in task_files(self.path):
+            try:
+                known = self._task_in(path)
+            except OSError as error:
+                # Otherwise it was removed meanwhile.
+                if not isinstance(error, FileNotFoundError) or path.is_symlink():
+                    reasons[path] = f"{path} cannot be read ({error.strerror or error})."
+                continue
+            if known is None:
+                remedy = "put back a copy of it, or remove it"
+                reasons[path] = f"{path} is damaged: it cannot be told which task it holds; {remedy}."
         try:
             self._pack()
         except BankError as error:
@@ -58,7 +69,11 @@ class Store:
         return reasons
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and is_name(name) and (self.file(name).exists() or name in self._packed())
+        """Whether there is such a task; an error if the pack, which may have it, cannot be read."""
+        if not isinstance(name, str) or not is_name(name):
+            return False
+        # In this order, as in `read`.
+        return self.file(name).exists() or ((pack := self._pack()) is not None and name in pack.places)
 
     def count(self) -> int:
         """How many tasks there are at most, without looking into their files."""
@@ -72,9 +87,14 @@ class Store:
         except FileNotFoundError:
             # Looked at only now: tasks move from files into the pack, which is in place before the files go.
             pack = self._pack()
+        except DamagedError as error:
+            raise _mendable(error, _TASK_REMEDY) from error
         if pack is None or name not in pack.places:
             raise self._unknown(name)
-        return pack.read(name)
+        try:
+            return pack.read(name)
+        except DamagedError as error:
+            raise _mendable(error, _TASK_REMEDY) from error
 
     def write(self, name: str, delta: Delta) -> None:
         check_name(name)
@@ -89,23 +109,26 @@ class Store:
     def delete(self, name: str) -> None:
         check_name(name)
         with locked(self.path):
-            if not self._holds(name):  # Not by reading: a damaged task can be deleted too.
+            if name not in self:  # Not by reading: a damaged task can be deleted too.
                 raise self._unknown(name)
-            self._remove(name)
+            self._remove(name, self._rest(name))
 
     def rename(self, old: str, new: str) -> None:
         check_name(new)
         with locked(self.path):
             delta = self.read(old)
-            if self._holds(new):
+            if new in self:
                 raise BankError(f"There is a task {new!r} in {self.path} already; delete it first.")
+            rest = self._rest(old)  # Before anything is written: this may refuse.
             self._write(new, delta)
-            self._remove(old)
+            self._remove(old, rest)
 
     def pack(self) -> None:
         """Move all tasks into the pack, and clear what interrupted writers left behind."""
         with locked(self.path):
-            self._pack()  # Not over one that cannot be read, whatever is in it.
+            pack = self._pack()  # Not over one that cannot be read, whatever is in it.
+            if pack is not None:
+                _check_replaceable(pack)
             names = self.names()
             if names:
                 write_pack(self.path / PACK, {name: self.read(name) for name in names}, self.base)
@@ -131,21 +154,24 @@ class Store:
         metadata |= {"encoding": delta.encoding, "error": repr(delta.error)}
         write_tensors(self.file(name), delta.tensors, metadata)
 
-    def _remove(self, name: str) -> None:
+    def _rest(self, name: str) -> dict[str, tuple[Delta, bytes]] | None:
+        """The other tasks in the pack, as they are: a damaged one must not keep this one from being removed.
+
+        `None` if this one is not there, so that the pack can stay.
+        """
         pack = self._pack()
-        if pack is not None and name in pack.places:
-            # As they are: a damaged one must not keep others from being removed.
-            rest = {other: pack.row(other) for other in pack.places if other != name}
+        if pack is None or name not in pack.places:
+            return None
+        _check_replaceable(pack)
+        return {other: pack.row(other) for other in pack.places if other != name}
+
+    def _remove(self, name: str, rest: dict[str, tuple[Delta, bytes]] | None) -> None:
+        if rest is not None:
             deltas = {other: delta for other, (delta, _) in rest.items()}
             digests = {other: digest for other, (_, digest) in rest.items()}
             # First the pack: the other way round a crash would bring an old version back.
             write_pack(self.path / PACK, deltas, self.base, digests)
         self.file(name).unlink(missing_ok=True)
-
-    def _holds(self, name: str) -> bool:
-        """Whether there is such a task; an error if the pack, which may have it, cannot be read."""
-        pack = self._pack()
-        return self.file(name).exists() or (pack is not None and name in pack.places)
 
     def _unknown(self, name: str) -> BankError:
         known = self.names()
@@ -153,13 +179,17 @@ class Store:
         return BankError(f"There is no task {name!r} in {self.path}; known: {some or 'none yet'}.")
 
     def _name_in(self, path: Path) -> str | None:
-        """The task in a file, see `task_in`."""
-        if path.name not in self._known:
-            name = task_in(path)
-            if name is None:
-                return None
+        """The task in a file, see `task_in`; `None` also if there is no reading it."""
+        try:
+            return self._task_in(path)
+        except OSError:
+            return None
+
+    def _task_in(self, path: Path) -> str | None:
+        name = self._known.get(path.name) or task_in(path)
+        if name is not None:
             self._known[path.name] = name
-        return self._known[path.name]
+        return name
 
     def _packed(self) -> tuple[str, ...]:
         """The tasks in the pack, none if it cannot be read: the others can be used all the same."""
@@ -179,10 +209,10 @@ class Store:
                 pack = Pack.open(self.path / PACK)
                 pack.places  # noqa: B018 - Fails here, not later, if the list cannot be read.
             except DamagedError as error:
-                raise DamagedError(f"{str(error).rstrip('.')}; {_REMEDY}.") from error
+                raise _mendable(error, _PACK_REMEDY) from error
             if pack.file.metadata.get("base") != self.base:
                 raise BankError(
-                    f"{self.path / PACK} was made for another base and does not belong into this bank: {_REMEDY}."
+                    f"{self.path / PACK} was made for another base and does not belong into this bank: {_PACK_REMEDY}."
                 )
             self._packs.clear()
             self._packs[signature] = pack
@@ -190,7 +220,11 @@ class Store:
 
 
 def task_files(bank: Path) -> list[Path]:
-    return sorted(path for path in (bank / FOLDER).glob("*.safetensors") if not path.name.startswith("."))
+    try:
+        names = os.listdir(bank / FOLDER)  # Not by `glob`, which takes a folder that cannot be read for an empty one.
+    except FileNotFoundError:
+        return []
+    return sorted(bank / FOLDER / name for name in names if name.endswith(".safetensors") and name[0] != ".")
 
 
 def read_task(path: Path, name: str, base: str) -> Delta:
@@ -202,7 +236,21 @@ def read_task(path: Path, name: str, base: str) -> Delta:
     if file.metadata.get("format") != FORMAT or file.metadata.get("task") != name:
         raise DamagedError(f"{path} is damaged: it does not hold task {name!r}.")
     tensors = {key: file.array(key) for key in file.entries}
-    return Delta(tensors, file.metadata.get("encoding", ""), float(file.metadata.get("error", "nan")))
+    try:
+        return Delta(tensors, file.metadata["encoding"], float(file.metadata["error"]))
+    except (KeyError, ValueError) as error:
+        raise DamagedError(f"{path} is damaged: it does not say how task {name!r} is stored.") from error
+
+
+def _check_replaceable(pack: Pack) -> None:
+    try:
+        pack.check_listed()
+    except DamagedError as error:
+        raise _mendable(error, _PACK_REMEDY) from error
+
+
+def _mendable(error: DamagedError, remedy: str) -> DamagedError:
+    return DamagedError(f"{str(error).rstrip('.')}; {remedy}.")
 
 
 def _signature(path: Path) -> tuple[int, ...] | None:

@@ -8,7 +8,7 @@ from typing import Any
 from .base import BASE, INDEX, Base, Index, read_index
 from .errors import BankError, DamagedError
 from .lock import locked
-from .names import file_name, task_in
+from .names import file_name, is_file_of, task_in
 from .pack import Pack
 from .safetensors import TensorFile
 from .store import PACK, read_task, task_files
@@ -32,9 +32,8 @@ def verify(path: Path) -> tuple[Damage, ...]:
     def attempt(file: Path, check: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return check(*arguments)
-        except BankError as error:
-            task = task_in(file) if check is _check_task else None
-            damages.append(Damage(file, str(error), () if task is None else (task,)))
+        except (BankError, OSError) as error:
+            damages.append(Damage(file, str(error), _task_of(file) if check is _check_task else ()))
             return None
 
     with locked(path, shared=True):
@@ -42,9 +41,9 @@ def verify(path: Path) -> tuple[Damage, ...]:
         base = attempt(path / BASE, _check_base, path, index)
         for file in task_files(path):
             attempt(file, _check_task, file, base)
-        pack = attempt(path / PACK, _open_pack, path / PACK, base) if (path / PACK).exists() else None
+        pack = attempt(path / PACK, _open_pack, path / PACK) if (path / PACK).exists() else None
         if pack is not None:
-            damages += _damage_of(pack, base)
+            damages += _damage_of(pack, base, {file.name for file in task_files(path)})
     return tuple(damages)
 
 
@@ -65,24 +64,33 @@ def _check_task(path: Path, base: Base | None) -> None:
     file = TensorFile.open(path, mapped=False)
     file.check()
     name = file.metadata.get("task", "")
-    if path.name != file_name(name):
+    if not is_file_of(name, path):
         raise DamagedError(f"{path} is the file of another task: it holds {name!r}.")
     if base is not None:
         base.values(name, read_task(path, name, base.file.digest))
 
 
-def _open_pack(path: Path, base: Base | None) -> Pack:
+def _task_of(file: Path) -> tuple[str, ...]:
+    try:
+        name = task_in(file)
+    except OSError:
+        return ()
+    return () if name is None else (name,)
+
+
+def _open_pack(path: Path) -> Pack:
     pack = Pack.open(path)
     pack.places  # noqa: B018 - Fails here if the list of tasks cannot be read.
-    if base is not None and pack.file.metadata.get("base") != base.file.digest:
-        raise BankError(f"{path} was made for another base.")
     return pack
 
 
-def _damage_of(pack: Pack, base: Base | None) -> list[Damage]:
-    """One at most, with all the tasks that it concerns."""
+def _damage_of(pack: Pack, base: Base | None, own: set[str]) -> list[Damage]:
+    """One at most, with all the tasks that it concerns: those with files of their `own` are not read from the pack."""
     path, lost = pack.file.path, {}
-    for name in pack.places:
+    names = [name for name in pack.places if file_name(name) not in own]
+    if base is not None and pack.file.metadata.get("base") != base.file.digest:
+        return [Damage(path, f"{path} was made for another base.", tuple(names))]
+    for name in names:
         try:
             delta = pack.read(name)
             if base is not None:
@@ -94,5 +102,14 @@ def _damage_of(pack: Pack, base: Base | None) -> list[Damage]:
     try:
         pack.file.check()
     except DamagedError as error:
-        return [Damage(path, f"{str(error).rstrip('.')}, but all of its tasks can be read: pack the bank anew.")]
+        return [Damage(path, f"{str(error).rstrip('.')}{_way_out(pack)}.")]
     return []
+
+
+def _way_out(pack: Pack) -> str:
+    """Of damage that no task is lost by."""
+    try:
+        pack.check_listed()
+    except DamagedError:
+        return "; put back a copy of it"
+    return ", but all of its tasks can be read: pack the bank anew"
