@@ -9,10 +9,10 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-_FIGURE = r'''<figure markdown="span">
+_FIGURE = r"""<figure markdown="span">
 \1
 <figcaption>\2</figcaption>
-</figure>'''
+</figure>"""
 
 
 def on_files(files: Files, config: Any) -> Files:

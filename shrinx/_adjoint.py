@@ -155,7 +155,7 @@ class Implicit(AbstractAdjoint):
     def adapt(self, problem: Problem) -> Adapted:
         prior = problem.prior
         # What `loss_fn` closes over may be traced, and a custom rule sees its arguments only: they are made some.
-        loss_fn = eqx.filter_closure_convert(problem.loss_fn, prior.mean, jax.eval_shape(problem.batch, 0))
+        loss_fn = eqx.filter_closure_convert(problem.loss_fn, prior.mean, eqx.filter_eval_shape(problem.batch, 0))
         still = eqx.tree_at(lambda p: (p.prior, p.loss_fn), problem, (stop_gradient(prior), loss_fn))
         # Not stopped beyond the prior: a derivative with respect to data, or to what `loss_fn` closes over, would not
         # be computed, and the custom rule raises an error instead of taking it for zero.
@@ -206,8 +206,9 @@ def _fresh_loss(problem: Problem, batches: int) -> Callable[[Params], Array]:
     if batches == 1 or problem.sample is None:
         batch = problem.batch(problem.num_steps)
         return lambda params: problem.loss_fn(params, batch)
-    several = jax.vmap(problem.batch)(problem.num_steps + jnp.arange(batches, dtype=jnp.int32))
-    return lambda params: jnp.mean(jax.vmap(lambda batch: problem.loss_fn(params, batch))(several))
+    # Filtered: plain numbers in the data stay what they are.
+    several = eqx.filter_vmap(problem.batch)(problem.num_steps + jnp.arange(batches, dtype=jnp.int32))
+    return lambda params: jnp.mean(eqx.filter_vmap(lambda batch: problem.loss_fn(params, batch))(several))
 
 
 @eqx.filter_custom_vjp

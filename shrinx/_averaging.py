@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Int
 
 from ._check import check_at_least
 from ._prior import Prior
-from ._solver import AbstractSolver, ObjectiveFn, StepInfo, wide_zeros
+from ._solver import AbstractSolver, ObjectiveFn, StepInfo
 from ._tree import tree_where
 from ._types import Params
 
@@ -61,7 +61,7 @@ class Averaged(AbstractSolver[_AveragedState]):
 
     def init(self, prior: Prior) -> _AveragedState:
         # In 16 bits a hundredth of a small change would be rounded away.
-        average, count, failed = wide_zeros(prior), jnp.zeros((), jnp.int32), jnp.zeros((), bool)
+        average, count, failed = prior.zeros(), jnp.zeros((), jnp.int32), jnp.zeros((), bool)
         return _AveragedState(self.solver.init(prior), average, count, failed)
 
     def step(

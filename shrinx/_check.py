@@ -22,6 +22,11 @@ def as_integer(value: Any) -> Any:
     return int(value) if isinstance(value, np.integer) else value
 
 
+def as_tuple(value: Any) -> Any:
+    """A list as a tuple, which `jit` can compare; anything else as it is, to be refused by name."""
+    return tuple(value) if isinstance(value, list) else value
+
+
 def as_number(value: Any) -> Any:
     """A lone number of numpy's as Python's own, which has no precision to force on others; anything else as it is."""
     return value.item() if isinstance(value, np.generic) else value

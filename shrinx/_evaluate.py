@@ -136,9 +136,10 @@ def ablate(
 
 
 def _checked_steps(steps: Any, num_steps: int) -> tuple[int, ...]:
-    if not isinstance(steps, Iterable) or not all(isinstance(step, int | np.integer) for step in steps):
+    given = tuple(steps) if isinstance(steps, Iterable) else None
+    if given is None or not all(isinstance(step, int | np.integer) for step in given):
         raise TypeError(f"`steps` must be a list of integers, got {steps!r}.")
-    found = tuple(int(step) for step in steps)
+    found = tuple(int(step) for step in given)
     if not found or min(found) < 0 or max(found) > num_steps:
         raise ValueError(f"`steps` must be numbers from 0 to `num_steps` = {num_steps}, got {list(found)}.")
     return found

@@ -11,7 +11,16 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from ._check import as_integer, check_at_least, check_key, check_number, check_prior, check_scalar_loss, is_concrete
+from ._check import (
+    as_integer,
+    as_tuple,
+    check_at_least,
+    check_key,
+    check_number,
+    check_prior,
+    check_scalar_loss,
+    is_concrete,
+)
 from ._devices import sum_over_devices
 from ._linear import LinearStats
 from ._metagradient import AbstractMetaGradient, Reptile
@@ -138,7 +147,9 @@ class Learner(eqx.Module):
     variance: float | None = eqx.field(static=True, kw_only=True, default=None)
     learned: tuple[str, ...] | None = eqx.field(static=True, kw_only=True, default=None, converter=module_names)
     warmup: int = eqx.field(static=True, kw_only=True, default=0)
-    variance_range: tuple[float, float] = eqx.field(static=True, kw_only=True, default=_VARIANCE_RANGE)
+    variance_range: tuple[float, float] = eqx.field(
+        static=True, kw_only=True, default=_VARIANCE_RANGE, converter=as_tuple
+    )
     regulariser: float | Array = eqx.field(kw_only=True, default=0.0)
     max_task_norm: float | Array | None = eqx.field(kw_only=True, default=None)
     divergence: float | Array = eqx.field(kw_only=True, default=1e3)
@@ -202,7 +213,7 @@ class Learner(eqx.Module):
 
     def init(self, prior: Prior) -> LearnerState:
         """The state before the first update. What this learner fixes (see `variance`, `rates`) is imposed here."""
-        prior = self._prepare(prior)
+        prior = self._prepare(prior, begin=True)
         self.meta_gradient.check_prior(self._adapting(prior))
         opt_state = _OptState(
             mean=self.optimiser.init(prior.mean),
@@ -265,17 +276,18 @@ class Learner(eqx.Module):
     def _no_progress(self, prior: Prior) -> Progress:
         return no_progress(self._adapting(prior), self.solver)
 
-    def _prepare(self, prior: Prior) -> Prior:
+    def _prepare(self, prior: Prior, *, begin: bool = False) -> Prior:
+        """With what this learner imposes; a variance that is learned is only where it begins."""
         check_prior(prior)
         for names in (self.learned, self.trainable):
             prior.modules.indices(names or ())
         log_variance, rates = prior.log_variance, prior.rates
-        if self._imposed is not None:
+        if self._imposed is not None and (begin or self.variance_optimiser is None):
             log_variance = jnp.full_like(log_variance, self._imposed)
         per_module = self.rates == "module"
         if self.rates is not None and rates is None:
             rates = jnp.ones_like(log_variance) if per_module else jax.tree.map(jnp.ones_like, prior.mean)
-        elif self.rates is not None and per_module != prior.has_module_rates:
+        elif self.rates is not None and per_module != prior.has_module_rates and not prior.is_module_shaped:
             other = "module" if prior.has_module_rates else "parameter"
             raise ValueError(f"The prior has learned rates, one for each {other}; this learner's are by {self.rates}.")
         return Prior(mean=prior.mean, log_variance=log_variance, modules=prior.modules, rates=rates)

@@ -101,9 +101,28 @@ class Prior(eqx.Module):
         """θ - φ."""
         return jax.tree.map(jnp.subtract, params, self.mean)
 
+    def zeros(self) -> Params:
+        """Zeros like the parameters, for what adds up over many steps: never in less precision than the variances.
+
+        >>> import jax.numpy as jnp, shrinx as sx
+        >>> sx.Prior.create(jnp.ones(2, jnp.bfloat16)).zeros()
+        Array([0., 0.], dtype=float32)
+        """
+
+        def zeros_for(leaf: Array) -> Array:
+            short = leaf.dtype.itemsize < self.log_variance.dtype.itemsize
+            return jnp.zeros(leaf.shape, self.log_variance.dtype if short else leaf.dtype)
+
+        return jax.tree.map(zeros_for, self.mean)
+
     def at(self, displacement: Params) -> Params:
         """φ + δ, in the precision of φ."""
-        return jax.tree.map(lambda phi, d: (phi.astype(d.dtype) + d).astype(phi.dtype), self.mean, displacement)
+
+        def move(phi, delta):
+            wide = max(phi.dtype, delta.dtype, key=lambda dtype: dtype.itemsize)
+            return (phi.astype(wide) + delta.astype(wide)).astype(phi.dtype)
+
+        return jax.tree.map(move, self.mean, displacement)
 
     def precision(self) -> Float[Array, " modules"]:
         """1/σ² of every module; 0 for the frozen ones, whose displacement is 0 anyway."""
@@ -152,11 +171,15 @@ class Prior(eqx.Module):
 
     @property
     def has_module_rates(self) -> bool:
-        shape = (len(self.modules),)
-        if not isinstance(self.rates, jax.Array) or self.rates.shape != shape:
+        if not isinstance(self.rates, jax.Array) or self.rates.shape != (len(self.modules),):
             return False
         # A lone array of parameters has rates of its own shape; with one module per entry both readings agree.
-        return not (isinstance(self.mean, jax.Array) and self.mean.shape == shape)
+        return not self.is_module_shaped
+
+    @property
+    def is_module_shaped(self) -> bool:
+        """Whether the parameters are one array of one entry per module: rates of either kind are then the same."""
+        return isinstance(self.mean, jax.Array) and self.mean.shape == (len(self.modules),)
 
     def shrink(self, displacement: Params, steps: Params) -> Params:
         """The proximal step as seen from the mean: δ / (1 + step/σ²), with `steps` as made by `self.steps`."""

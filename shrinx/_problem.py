@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from ._check import check_at_least, check_data, check_prior, check_scalar_loss
 from ._modules import Restriction
 from ._prior import Prior
-from ._solver import AbstractSolver, StepInfo, wide_zeros
+from ._solver import AbstractSolver, StepInfo
 from ._tree import stop_gradient, tree_where
 from ._types import Data, LossFn, Params, SampleFn
 
@@ -44,7 +44,7 @@ class Adapted(eqx.Module):
     **Attributes:**
 
     - `params`: θ̂, the adapted parameters (all of them, adapted or not).
-    - `displacement`: θ̂ - φ, exact even where it is below the rounding of φ.
+    - `displacement`: θ̂ - φ, exact even where it is below the rounding of φ (in 32 bits where parameters have 16).
     - `losses`: `[num_steps]`, the loss of each step's batch before that step.
     - `gradient_norms`: `[num_steps]`, the norm of the gradient of loss plus energy, likewise.
     - `failed_step`: the first step that met a non-finite loss or gradient, after which nothing moved; -1 if none did.
@@ -182,7 +182,7 @@ class Problem(eqx.Module):
     def _adapted(self, prior: Prior, carry: Any, info: Any) -> Adapted:
         displacement, (_, restriction) = self._solution(carry), self._restricted(prior)
         if restriction is not None:
-            displacement = restriction.merge(displacement, wide_zeros(prior))
+            displacement = restriction.merge(displacement, prior.zeros())
         return Adapted(
             params=prior.at(displacement),
             displacement=displacement,
@@ -228,7 +228,7 @@ def no_progress(prior: Prior, solver: AbstractSolver) -> Progress:
     """Before the first step, of modules that all adapt."""
     unknown = jnp.full((), jnp.nan, prior.log_variance.dtype)
     # In 16 bits steps are soon too small against the way they have come, and so is the pull back to the mean.
-    return Progress(wide_zeros(prior), solver.init(prior), StepInfo(unknown, unknown))
+    return Progress(prior.zeros(), solver.init(prior), StepInfo(unknown, unknown))
 
 
 def _check_progress(

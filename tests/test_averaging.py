@@ -47,6 +47,17 @@ def test_it_is_the_average_of_the_solvers_own_steps(x64, solver):
     np.testing.assert_array_equal(steps[0].losses, steps[1].losses)
 
 
+def test_an_average_of_averages(x64):
+    """What the inner one answers is averaged, not the steps it takes."""
+    solver = sx.Averaged(sx.ProximalGD(0.5), WINDOW)
+    ways = [jax.tree.map(np.asarray, adapt(solver, count).params) for count in range(1, STEPS + 1)]
+    for name in ("a", "b"):
+        average = float(prior_and_data()[0].mean[name])
+        for count, way in enumerate(ways, 1):
+            average += (way[name] - average) / min(count, 3)
+        np.testing.assert_allclose(adapt(sx.Averaged(solver, 3)).params[name], average, rtol=1e-6)
+
+
 def test_a_window_of_one_step_changes_nothing(x64):
     ours, plain = adapt(sx.Averaged(sx.ProximalGD(0.5), 1)), adapt(sx.ProximalGD(0.5))
     np.testing.assert_allclose(ours.displacement["a"], plain.displacement["a"], rtol=1e-12)
@@ -161,7 +172,8 @@ def test_small_changes_are_not_rounded_away(dtype):
         sx.adapt(loss, prior, jnp.ones(1), each, num_steps=2000).params for each in (solver, sx.Averaged(solver, 100))
     )
     assert averaged.dtype == dtype
-    np.testing.assert_allclose(np.float32(averaged), np.float32(plain), rtol=1e-3)
+    rounding = float(jnp.finfo(dtype).eps)
+    np.testing.assert_allclose(np.float32(averaged), np.float32(plain), rtol=max(1e-3, rounding))
 
 
 @pytest.mark.parametrize("window", [10, 100, 1000])

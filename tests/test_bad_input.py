@@ -1,5 +1,11 @@
 """One sentence that names the culprit, before anything is compiled."""
 
+import json
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -23,9 +29,20 @@ def one_row(params, batch):
     return jnp.sum((params["a"] + params["b"] - batch[0]) ** 2)
 
 
+def without_a_prior(*names):
+    return sx.Prior.create(PARAMS, variance={name: float("inf") if name in names else 1.0 for name in PARAMS})
+
+
+def with_rates(rates):
+    return sx.Prior(PARAMS, PRIOR.log_variance, PRIOR.modules, rates)
+
+
 ADAPT = {
     "no steps": (lambda: sx.adapt(one_row, PRIOR, DATA, GD, num_steps=0), "`num_steps` must be at least 1, got 0"),
-    "empty data": (lambda: sx.adapt(one_row, PRIOR, DATA[:0], GD, num_steps=1), r"`data` is empty: .*\(0, 3\)"),
+    "empty data": (
+        lambda: sx.adapt(one_row, PRIOR, DATA[:0], GD, num_steps=1),
+        r"`data` is empty: 'array' of shape \(0, 3\)",
+    ),
     "no data": (lambda: sx.adapt(one_row, PRIOR, {}, GD, num_steps=1), "`data` holds no arrays"),
     "vector loss": (
         lambda: sx.adapt(lambda p, b: p["a"], PRIOR, DATA, GD, num_steps=1),
@@ -41,6 +58,14 @@ ADAPT = {
     "no key": (
         lambda: sx.adapt(one_row, PRIOR, DATA, GD, num_steps=1, sample=lambda k, d: d),
         "`sample` draws random batches and needs a `key`",
+    ),
+    "no prior for an implicit gradient": (
+        lambda: sx.adapt(one_row, without_a_prior("b"), DATA, GD, num_steps=1, adjoint=sx.Implicit()),
+        r"The implicit gradient needs finite variances, but modules \['b'\]",
+    ),
+    "rates of another network": (
+        lambda: sx.adapt(one_row, with_rates({"a": jnp.ones(3)}), DATA, GD, num_steps=1),
+        r"`prior.rates` does not match the modules: it has leaves \['a'\]",
     ),
     "zero tasks": (
         lambda: sx.evaluate(one_row, PRIOR, sx.Task(DATA[:0], DATA[:0]), GD, num_steps=1),
@@ -104,27 +129,107 @@ def test_things_that_are_no_task_or_prior(name):
 
 @pytest.mark.parametrize("name", ["sigma_imaml", "sigma_reptile"])
 def test_implicit_gradients_need_finite_variances(name):
-    prior = sx.Prior.create(PARAMS, variance={"a": 1.0, "b": float("inf")})
+    """Of what adapts: the rest are constants."""
+    tasks, sgd = sx.Task(jnp.ones((2, 3)), jnp.ones((2, 3))), optax.sgd(0.1)
+    everything, b_alone, a_alone = (
+        getattr(sx, name)(GD, num_steps=2, optimiser=sgd, variance_optimiser=sgd, trainable=trainable)
+        for trainable in (None, "b", "a")
+    )
+    for learner in (everything, b_alone):
+        for call in (partial(learner.gradient, loss_fn, tasks=tasks), learner.init):
+            with pytest.raises(ValueError, match=r"finite variances, but modules \['b'\]"):
+                call(without_a_prior("b"))
+    state, info = a_alone.update(loss_fn, a_alone.init(without_a_prior("b")), tasks)
+    assert info.healthy.all()
+    assert state.prior.log_variance[1] == jnp.inf
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_loss_that_is_a_number_on_support_sets_only(name):
+    learner = make_learners()[name]
+    tasks = sx.Task(jnp.ones((2, 3)), jnp.ones((2, 4, 3)))
+    with pytest.raises(ValueError, match=r"`loss_fn` must return one floating number .* got shape \(3,\)"):
+        learner.gradient(lambda params, batch: jnp.sum(batch, 0) * jnp.sum(params["a"] + params["b"]), PRIOR, tasks)
+
+
+OTHERS = {
+    "one of fixed variances": ("maml", "sigma_maml"),
+    "one without rates": ("maml", "meta_sgd"),
+    "one of learned variances": ("sigma_maml", "maml"),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_states_of_other_learners(case):
+    theirs, ours = (make_learners()[name] for name in OTHERS[case])
     tasks = sx.Task(jnp.ones((2, 3)), jnp.ones((2, 3)))
-    with pytest.raises(ValueError, match=r"finite variances, but modules \['b'\]"):
-        make_learners()[name].gradient(loss_fn, prior, tasks)
+    with pytest.raises(ValueError, match="`state` is that of another learner or other optimisers"):
+        ours.update(loss_fn, theirs.init(PRIOR), tasks)
 
 
+def test_states_of_other_optimisers():
+    theirs, ours = (make_learners(optimiser=optimiser)["maml"] for optimiser in (optax.sgd(0.1), optax.adam(0.1)))
+    with pytest.raises(ValueError, match="`state` is that of another learner or other optimisers"):
+        ours.update(loss_fn, theirs.init(PRIOR), sx.Task(jnp.ones((2, 3)), jnp.ones((2, 3))))
+
+
+@pytest.mark.parametrize(
+    ("name", "rates", "message"),
+    [
+        ("meta_sgd", jnp.ones(2), "one for each module; this learner's are by parameter"),
+        ("meta_sgd_module", PARAMS, "one for each parameter; this learner's are by module"),
+    ],
+)
+def test_priors_with_rates_of_the_other_kind(name, rates, message):
+    learner = make_learners()[name]
+    with pytest.raises(ValueError, match=message):
+        learner.init(with_rates(rates))
+
+
+NO_RATES = {
+    "implicit": sx.Predictive(sx.Implicit()),
+    "first order": sx.Predictive(sx.FirstOrder()),
+    "reptile": sx.Reptile(sx.Unroll()),
+}
 LEARNER = {
     "num_steps": ({"num_steps": 0}, "`num_steps` must be at least 1"),
     "warmup": ({"warmup": -1}, "`warmup` must be at least 0"),
     "chunk_size": ({"chunk_size": 0}, "`chunk_size` must be at least 1"),
     "variance_range": ({"variance_range": (1.0, 0.1)}, "`variance_range` must be an interval"),
     "variance": ({"variance": -1.0}, "`variance` must be 0 or greater, got -1.0"),
+    "three bounds": ({"variance_range": [1.0, 2.0, 3.0]}, "variance_range"),
     "rates": ({"rates": "module"}, "go together"),
+    "regulariser": ({"regulariser": 0.1}, "^`regulariser`: about variances, which only move with"),
+    "traced regulariser": ({"regulariser": jnp.ones(())}, "^`regulariser`: about variances"),
+    "range of what does not move": ({"variance_range": (0.1, 1.0)}, "^`variance_range`: about variances"),
+    "both": ({"learned": "a", "warmup": 3}, "^`learned` and `warmup`: about variances"),
+    "variances of plain Reptile": (
+        {"meta_gradient": sx.Reptile(None), "variance_optimiser": optax.sgd(0.1)},
+        r"`Reptile\(None\)` has no gradient for variances",
+    ),
+    **{
+        f"rates, {name}": (
+            {"meta_gradient": gradient, "rates": "module", "rate_optimiser": optax.sgd(0.1)},
+            "Learned `rates` need the steps' own gradient",
+        )
+        for name, gradient in NO_RATES.items()
+    },
 }
 
 
 @pytest.mark.parametrize("case", LEARNER)
 def test_learners_that_make_no_sense(case):
     options, message = LEARNER[case]
-    with pytest.raises(ValueError, match=message):
-        sx.Learner(sx.Predictive(sx.Unroll()), GD, **{"num_steps": 1, "optimiser": optax.sgd(0.1), **options})
+    defaults = {"meta_gradient": sx.Predictive(sx.Unroll()), "num_steps": 1, "optimiser": optax.sgd(0.1)}
+    with pytest.raises((ValueError, TypeError), match=message):
+        sx.Learner(solver=GD, **{**defaults, **options})
+
+
+def test_a_range_may_be_a_list():
+    sgd = optax.sgd(0.1)
+    learner = sx.sigma_maml(GD, num_steps=1, optimiser=sgd, variance_optimiser=sgd, variance_range=[0.5, 2.0])
+    assert learner.variance_range == (0.5, 2.0)
+    learner.update(loss_fn, learner.init(PRIOR), sx.Task(jnp.ones((2, 3)), jnp.ones((2, 3))))
 
 
 @pytest.mark.parametrize("option", ["learned", "trainable"])
@@ -139,7 +244,10 @@ def test_unknown_names_in_a_learner(option):
     ("make", "message"),
     [
         (lambda: sx.CG(max_steps=0), "`max_steps` must be at least 1, got 0"),
-        (lambda: sx.CG(damping=-1.0), "damping >= 0, got -1.0"),
+        (lambda: sx.CG(damping=-1.0), "`damping` must be 0 or greater, got -1.0"),
+        (lambda: sx.CG(damping=float("nan")), "`damping` must be 0 or greater, got nan"),
+        (lambda: sx.CG(tolerance=-1e-3), "`tolerance` must be 0 or greater, got -0.001"),
+        (lambda: sx.ProximalGD(jnp.asarray(-0.5)), "`learning_rate` must be positive, got -0.5"),
         (lambda: sx.imaml(GD, num_steps=1, optimiser=optax.sgd(0.1), regularisation=0.0), "must be positive, got 0.0"),
     ],
 )
@@ -207,3 +315,68 @@ def test_learners_made_of_nonsense(case):
     call, message = LEARNERS[case]
     with pytest.raises((ValueError, TypeError), match=message):
         call()
+
+
+# In a process of its own, where the library's own checks are the only ones.
+WRONG_TYPES = {
+    "sx.ProximalGD('fast')": "`learning_rate` must be a number, got 'fast'",
+    "sx.ProximalGD(True)": "`learning_rate` must be a number, got True",
+    "sx.ProximalAdam(jnp.ones(2))": "`learning_rate` must be a number",
+    "sx.CG(damping=None)": "`damping` must be a number, got None",
+    "sx.CG(damping=1j)": "`damping` must be a number, got 1j",
+    "sx.Unroll(20)": "`checkpoint` must be true or false, got 20; steps are `last=`",
+    "sx.by_axis(params, {'a': np.int64(0)}).sizes": "(1, 1, 1, 3)",
+    "sx.Learner(**parts, num_steps=2.5)": "`num_steps` must be an integer, got 2.5",
+    "sx.Learner(**parts, num_steps=np.int32(2)).num_steps": "2",
+    "sx.Learner(**parts, num_steps=2, divergence='far')": "`divergence` must be a number, got 'far'",
+    "sx.Learner(**parts, num_steps=2, regulariser=None)": "`regulariser` must be a number, got None",
+    "sx.Learner(**parts, num_steps=2, max_task_norm=True)": "`max_task_norm` must be a number, got True",
+    "sx.Learner(**parts, num_steps=2, variance_range=3.0)": "`variance_range` must be two numbers",
+    "type(sx.imaml(gd, num_steps=1, optimiser=sgd, regularisation=np.float32(2)).variance).__name__": "float",
+    "sx.maml(gd, num_steps=1, optimiser=sgd).update(loss_fn, state, task, key=7)": "`key` must be made by",
+    "sx.maml(gd, num_steps=1, optimiser=sgd).gradient(loss_fn, prior, task, key='k')": "`key` must be made by",
+    "sx.adapt(loss_fn, prior, data, gd, num_steps=1, key=7)": "`key` must be made by `jax.random.key(seed)`, got 7",
+    "sx.evaluate(loss_fn, prior, task, gd, num_steps=1, key=jnp.ones(2))": "`key` must be made by",
+    "sx.evaluate(loss_fn, prior, task, gd, num_steps=1, key=jax.random.PRNGKey(0)).shape": "(2,)",
+    "sx.adapt(loss_fn, prior, data, gd, num_steps=1, adjoint='implicit')": "`adjoint` must be an adjoint such as",
+    "sx.adapt(loss_fn, params, data, gd, num_steps=1, adjoint=sx.Implicit())": "Expected a `Prior`, got dict",
+    "sx.adaptation_curve(loss_fn, prior, task, gd, num_steps=2, steps=[0.5])": "`steps` must be a list of integers",
+    "sx.adaptation_curve(loss_fn, prior, task, gd, num_steps=2, steps=2)": "`steps` must be a list of integers, got 2",
+    "sx.adaptation_curve(loss_fn, prior, task, gd, num_steps=2, steps=np.arange(3)).shape": "(2, 3)",
+    "sx.adaptation_curve(loss_fn, prior, task, gd, num_steps=2, steps=iter([0, 2])).shape": "(2, 2)",
+    "sx.ablate(loss_fn, prior, task, gd, num_steps=1, subsets=['a'])": "`subsets` must be a mapping from labels",
+}
+
+SCRIPT = """
+import json, sys
+import jax, jax.numpy as jnp, numpy as np, optax, shrinx as sx
+
+gd, sgd = sx.ProximalGD(0.1), optax.sgd(0.1)
+params = {"a": jnp.zeros(3), "b": jnp.zeros(3)}
+prior, data = sx.Prior.create(params), jnp.ones(3)
+task = sx.Task(jnp.ones((2, 3)), jnp.ones((2, 3)))
+parts = {"meta_gradient": sx.Predictive(sx.Unroll()), "solver": gd, "optimiser": sgd, "variance_optimiser": sgd}
+state = sx.maml(gd, num_steps=1, optimiser=sgd).init(prior)
+loss_fn = lambda params, x: jnp.sum((params["a"] + params["b"] - x) ** 2)
+
+def outcome(code):
+    try:
+        return str(eval(code))
+    except Exception as error:
+        return str(error)
+
+print(json.dumps({code: outcome(code) for code in json.load(sys.stdin)}))
+"""
+
+
+@pytest.fixture(scope="module")
+def outcomes():
+    command, root = [sys.executable, "-c", SCRIPT], Path(__file__).parents[1]
+    codes = json.dumps(list(WRONG_TYPES))
+    found = subprocess.run(command, cwd=root, input=codes, capture_output=True, text=True, check=True)
+    return json.loads(found.stdout)
+
+
+@pytest.mark.parametrize("code", WRONG_TYPES)
+def test_things_of_the_wrong_type_are_called_by_their_names(outcomes, code):
+    assert outcomes[code].startswith(WRONG_TYPES[code])

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from learners import KINDS, NAMES, make_learners, relaxed
+from learners import KINDS, MEAN, NAMES, make_learners, relaxed
 from problems import conv_net, conv_net_loss, image_tasks
 
 import shrinx as sx
@@ -221,6 +221,40 @@ def test_chosen_and_limiting_variances_stay(sigma):
     learner = make_learners(learned=(names[0], names[1]))[sigma]
     state, _ = learner.update(loss_fn, learner.init(prior), tasks)
     np.testing.assert_array_equal(state.prior.log_variance == prior.log_variance, [True, False, True])
+
+
+@pytest.mark.parametrize("limit", [0.0, math.inf])
+def test_optimisers_that_take_norms_see_no_limits(limit):
+    """LAMB's steps are relative to the length of what it moves, which one infinite logarithm would make infinite."""
+    loss_fn, prior, tasks = equinox_model()
+    names = prior.modules.names
+    prior = sx.Prior.create(prior.mean, variance={names[0]: limit, names[1]: 0.1, names[2]: 0.1})
+    learner = sx.sigma_maml(
+        sx.ProximalGD(0.1), num_steps=3, optimiser=MEAN, variance_optimiser=relaxed(optax.lamb(0.01))
+    )
+    state, info = learner.update(loss_fn, learner.init(prior), tasks)
+    assert info.healthy.all()
+    assert state.prior.log_variance[0] == prior.log_variance[0]
+    moved = np.abs(state.prior.log_variance - prior.log_variance)[1:]
+    assert ((moved > 1e-4) & (moved < 0.1)).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_updates_in_sixteen_bits(name, dtype):
+    prior = sx.Prior.create({"a": jnp.ones(2, dtype), "b": jnp.ones((2, 2), dtype)}, variance=1e-3)
+    data = jnp.full((3, 2), 2.0, dtype)
+
+    def loss_fn(params, x):
+        return jnp.sum((params["a"] + params["b"].sum(0) - x).astype(jnp.float32) ** 2)
+
+    learner = make_learners()[name]
+    first = learner.init(prior)
+    state, info = learner.update(loss_fn, first, sx.Task(data, data))
+    assert info.healthy.all()
+    before, after = (jax.tree.map(lambda x: (x.shape, x.dtype), s) for s in (first, state))
+    assert before == after
+    progress = learner.progress(state.prior, 3)
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(progress.displacement))
 
 
 @pytest.mark.parametrize("sigma", SIGMA)

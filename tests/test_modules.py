@@ -162,6 +162,9 @@ def test_root_leaves_are_modules_of_their_own():
             r"No pattern matches leaves \['b'\]; patterns: \['a'\]",
         ),
         (lambda: sx.by_axis({"a": jnp.ones(2)}, {"a": 1}), ValueError, r"'a' of shape \(2,\) has no axis 1"),
+        (lambda: sx.by_axis({"a": jnp.ones((0, 2))}, {"a": 0}), ValueError, r"'a' of shape \(0, 2\) is empty"),
+        (lambda: sx.by_label({"a": jnp.ones(2)}, lambda path: 3), TypeError, "the name of a module, but 'a' got 3"),
+        (lambda: sx.by_leaf({"a": jnp.ones(2)}).expand(jnp.ones(2)), ValueError, r"1 modules, but .* shape \[2\]"),
         (lambda: sx.by_axis({"a": jnp.ones(6)}, {"a": 0}, groups=4), ValueError, "6 indices of leaf 'a' .* 4 groups"),
         (
             lambda: sx.by_layer({"a": jnp.ones(2)}).restrict(["a", "tail"]),

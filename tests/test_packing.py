@@ -81,6 +81,51 @@ def test_learning_is_the_same(learner):
     )
 
 
+def test_a_packed_loss_is_compiled_once():
+    """However often it is asked for, and also where it has arrays of its own."""
+    traces = []
+
+    def counted(params, data):
+        traces.append(None)
+        return loss_fn(params, data)
+
+    prior = make_prior()
+    packing = Packing(prior)
+    counts = []
+    for _ in range(3):
+        sx.adapt(packing.loss_fn(counted), packing.pack_prior(prior), make_data(), sx.ProximalGD(0.1), num_steps=2)
+        counts.append(len(traces))
+    assert len(set(counts)) == 1
+
+
+@pytest.mark.parametrize("adjoint", [sx.Unroll(), sx.Implicit(), sx.FirstOrder()])
+def test_a_packed_loss_may_close_over_what_is_traced(adjoint):
+    prior, data = make_prior(), make_data()
+    packing = Packing(prior)
+
+    def slope(packed, scale):
+        def scaled(params, data):
+            return scale * loss_fn(packing.unpack(params) if packed else params, data)
+
+        def moved(prior):
+            adapted = sx.adapt(scaled, prior, data, sx.ProximalGD(0.1), num_steps=3, adjoint=adjoint)
+            return jnp.sum(packing.unpack(adapted.params)["out"]["b"] if packed else adapted.params["out"]["b"])
+
+        return jax.grad(moved)(packing.pack_prior(prior) if packed else prior).log_variance
+
+    ours, theirs = (jax.vmap(lambda scale, packed=packed: slope(packed, scale))(jnp.ones(2)) for packed in (1, 0))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_priors_that_a_packing_was_not_made_for():
+    prior = make_prior()
+    packing = Packing(prior)
+    other = Prior.create(prior.mean, modules=sx.by_leaf(prior.mean))
+    for call in (lambda: packing.pack_prior(other), lambda: packing.unpack_prior(prior)):
+        with pytest.raises(ValueError, match=r"this packing was made for Modules\("):
+            call()
+
+
 def test_rates_of_a_lone_array():
     prior = sx.Prior.create(jnp.zeros(3))
     learner = sx.meta_sgd(sx.ProximalGD(0.1), num_steps=2, optimiser=optax.sgd(0.1), rate_optimiser=optax.sgd(0.1))

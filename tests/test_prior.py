@@ -125,6 +125,23 @@ def test_inverse_gamma_penalty_is_its_density(x64):
     np.testing.assert_array_equal(jax.grad(sx.inverse_gamma_penalty)(at_limits, scale), 0.0)
 
 
+@pytest.mark.parametrize("variance", [1e-38, 1e-300])
+def test_the_penalty_of_a_variance_too_small_for_the_dtype(variance):
+    value, slope = jax.value_and_grad(sx.inverse_gamma_penalty)(jnp.asarray(np.log([variance]), jnp.float32), 1e-5)
+    assert jnp.isfinite(value)
+    assert jnp.isfinite(slope).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_a_displacement_is_added_in_the_wider_precision(dtype):
+    prior = sx.Prior.create(jnp.full(2, 3.0, dtype))
+    for other in ("float16", "bfloat16", "float32"):
+        delta = jnp.asarray([0.125, 1e-3], other)
+        expected = (np.float32(3.0) + np.asarray(delta, np.float32)).astype(dtype)
+        assert prior.at(delta).dtype == dtype
+        np.testing.assert_array_equal(prior.at(delta), expected)
+
+
 def test_dtypes_are_kept():
     params = {"a": jnp.ones(3, jnp.bfloat16), "b": jnp.ones(2, jnp.float32)}
     prior = sx.Prior.create(params)
@@ -166,5 +183,7 @@ def test_parameters_that_are_no_numbers():
 
 def test_mismatched_trees():
     modules = sx.by_layer({"a": jnp.ones(2)})
+    with pytest.raises(TypeError, match="leaf 'a' has dtype int32"):
+        sx.Prior.create({"a": jnp.arange(2)}, modules=modules)
     with pytest.raises(ValueError, match="does not match the modules"):
         sx.Prior.create({"b": jnp.ones(2)}, modules=modules)

@@ -51,6 +51,8 @@ def test_the_guides_solver_works():
     scope = {"sx": sx, "jax": jax, "jnp": jnp}
     exec(compile(code, "index.md", "exec"), scope)
     solver = scope["ProximalMomentum"](0.1)
-    prior = sx.Prior.create(jnp.zeros(1))
-    adapted = sx.adapt(lambda p, x: 0.5 * jnp.sum((p - x) ** 2), prior, jnp.array([2.0]), solver, num_steps=300)
-    assert float(adapted.params[0]) == pytest.approx(1.0, abs=0.2)
+    for dtype in ("float32", "bfloat16"):
+        prior = sx.Prior.create(jnp.zeros(1, dtype))
+        data = jnp.array([2.0], dtype)
+        adapted = sx.adapt(lambda p, x: 0.5 * jnp.sum((p - x) ** 2), prior, data, solver, num_steps=300)
+        assert float(adapted.params[0]) == pytest.approx(1.0, abs=0.2)

@@ -1,5 +1,7 @@
 """Every way to differentiate adaptation, against dense float64 algebra on random multi-module quadratics."""
 
+from itertools import product
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -82,6 +84,43 @@ def test_whitened_system_holds_for_tiny_variances_in_float32(deviation):
     for module in range(len(problem.sizes)):
         rows = problem.labels == module
         assert relative_error(mean[rows], exact[rows]) < 1e-4
+
+
+SCALES = {"float32": (1e-30, 1e-20, 1.0, 1e20, 1e30), "bfloat16": (1e-30, 1.0, 1e30), "float16": (1.0, 1e4)}
+LINEAR = [
+    *product(SCALES, ["whitened", "preconditioned"], [(1e-35,), (1e4,), (1e-6, 1.0), (0.0, 1.0)]),
+    ("float32", "whitened", (1e-35, 1e4)),
+]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "system", "variances", "scale"), [(*case, scale) for case in LINEAR for scale in SCALES[case[0]]]
+)
+def test_linear_systems_have_no_scale(dtype, scale, system, variances):
+    """Squares of the gradient, and of some variances, are beyond the range of 32 bits; a product in 16 bits is, too."""
+    base = random_quadratic(0, dimension=12, condition=10)
+    deviations = np.sqrt(np.resize(variances, len(base.sizes)))
+    problem = type(base)(**{**base.__dict__, "deviations": deviations})
+    gradient = problem.split(scale * np.random.default_rng(0).normal(size=12), dtype)
+    matrix = jnp.asarray(problem.support_matrix, jnp.float32)
+
+    def hessian(tree):
+        vector = jnp.concatenate([tree[f"m{index}"] for index in range(len(problem.sizes))])
+        parts = jnp.split(matrix @ vector.astype(jnp.float32), np.cumsum(problem.sizes)[:-1])
+        return {f"m{index}": part.astype(dtype) for index, part in enumerate(parts)}
+
+    ours, stats = sx.CG(max_steps=100, system=system).solve(hessian, gradient, problem.prior(dtype))
+    exact = np.linalg.solve(np.eye(12) + problem.support_matrix * problem.variance[None], problem.join(gradient))
+    assert not stats.negative_curvature
+    for module in range(len(problem.sizes)):
+        rows = problem.labels == module
+        assert relative_error(problem.join(ours)[rows], exact[rows]) < 10 * float(jnp.finfo(dtype).eps) ** 0.7
+
+
+def test_numbers_of_numpys_force_no_precision_on_the_system():
+    prior = sx.Prior.create(jnp.zeros(2), variance=0.5)
+    solution, _ = sx.CG(damping=np.float64(2.0), tolerance=np.float32(1e-6)).solve(lambda v: 2 * v, jnp.ones(2), prior)
+    np.testing.assert_allclose(solution, 1 / 3, rtol=1e-6)
 
 
 @pytest.mark.parametrize("checkpoint", [False, True])

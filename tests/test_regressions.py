@@ -64,6 +64,60 @@ def test_adapt_is_compiled_once():
     assert len(set(counts)) == 1
 
 
+def test_parameters_of_no_firm_type_are_compiled_once():
+    """After the first update they would have one."""
+    traces = []
+
+    def loss_fn(theta, x):
+        traces.append(None)
+        return squared_distance(theta, x)
+
+    learner = sx.maml(GD, num_steps=1, optimiser=SGD)
+    state = learner.init(sx.Prior.create(jnp.full((2,), 1.0)))
+    counts = []
+    for _ in range(3):
+        state, _ = learner.update(loss_fn, state, sx.Task(jnp.ones((2, 2)), jnp.ones((2, 2))))
+        counts.append(len(traces))
+    assert len(set(counts)) == 1
+
+
+@pytest.mark.parametrize("rates", ["parameter", "module"])
+@pytest.mark.parametrize("size", [1, 3])
+def test_rates_of_a_lone_array_from_update_to_update(size, rates):
+    """Those of its parameters and those of its modules may have one shape."""
+    params = jnp.zeros(size)
+    prior = sx.Prior.create(params, modules=sx.by_axis(params, {"params": 0}))
+    learner = sx.meta_sgd(GD, num_steps=2, optimiser=SGD, rate_optimiser=SGD, rates=rates)
+    state, tasks = learner.init(prior), sx.Task(jnp.ones((2, size)), jnp.ones((2, size)))
+    for _ in range(2):
+        state, info = learner.update(squared_distance, state, tasks)
+    assert info.healthy.all()
+    assert (state.prior.rates > 1).all()
+
+
+def test_an_imposed_variance_is_where_a_learned_one_begins():
+    options = {"num_steps": 3, "optimiser": SGD, "variance_optimiser": SGD}
+    imposing = sx.Learner(sx.Predictive(sx.Unroll()), GD, variance=0.5, **options)
+    plain = sx.Learner(sx.Predictive(sx.Unroll()), GD, **options)
+    tasks = sx.Task(jnp.ones((2, 1)), jnp.ones((2, 1)))
+    ours, theirs = imposing.init(sx.Prior.create(jnp.zeros(1))), plain.init(sx.Prior.create(jnp.zeros(1), variance=0.5))
+    for _ in range(3):
+        ours, seen = imposing.update(squared_distance, ours, tasks)
+        theirs, expected = plain.update(squared_distance, theirs, tasks)
+        assert ours.prior.log_variance == theirs.prior.log_variance
+        np.testing.assert_array_equal(seen.query_loss, expected.query_loss)
+
+
+def test_a_fixed_variance_is_imposed_on_states_too():
+    """Of another learner with optimisers alike."""
+    flat, held = (
+        sx.Learner(sx.Predictive(sx.Unroll()), GD, num_steps=3, optimiser=SGD, variance=v) for v in (1e9, 0.0)
+    )
+    state, tasks = flat.init(sx.Prior.create(jnp.zeros(1))), sx.Task(jnp.ones((2, 1)), jnp.ones((2, 1)))
+    _, info = held.update(squared_distance, state, tasks)
+    np.testing.assert_allclose(info.query_loss, 1.0)
+
+
 def test_implicit_derivatives_it_does_not_have_are_errors_not_zeros():
     prior = sx.Prior.create(jnp.zeros(1))
 
@@ -73,6 +127,82 @@ def test_implicit_derivatives_it_does_not_have_are_errors_not_zeros():
     assert jax.grad(adapted)(jnp.ones(1), sx.Unroll())[0] > 0.1
     with pytest.raises(Exception, match="differentiat"):
         jax.grad(adapted)(jnp.ones(1), sx.Implicit())
+
+
+@pytest.mark.parametrize("adjoint", [sx.Unroll(), sx.Implicit(), sx.Implicit(variance_adjoint=sx.Unroll())])
+def test_what_a_loss_closes_over_may_be_traced(adjoint):
+    """Of θ̂ = (φ + 2 s σ² x) / (1 + 2 s σ²), for a batch of s."""
+
+    def slope(scale):
+        def adapted(prior):
+            options = {"num_steps": 200, "adjoint": adjoint}
+            return sx.adapt(
+                lambda theta, x: scale * squared_distance(theta, x), prior, jnp.ones(1), sx.ProximalGD(0.1), **options
+            ).params[0]
+
+        return jax.grad(adapted)(sx.Prior.create(jnp.zeros(1)))
+
+    scales = jnp.array([0.5, 1.0, 3.0])
+    slopes = jax.vmap(slope)(scales)
+    np.testing.assert_allclose(slopes.mean[:, 0], 1 / (1 + 2 * scales), rtol=1e-4)
+    np.testing.assert_allclose(slopes.log_variance[:, 0], 2 * scales / (1 + 2 * scales) ** 2, rtol=1e-4)
+
+
+def test_an_implicit_derivative_of_what_a_loss_closes_over_is_an_error():
+    def adapted(scale, adjoint):
+        def loss_fn(theta, x):
+            return scale * squared_distance(theta, x)
+
+        prior = sx.Prior.create(jnp.zeros(1))
+        return sx.adapt(loss_fn, prior, jnp.ones(1), GD, num_steps=200, adjoint=adjoint).params[0]
+
+    np.testing.assert_allclose(jax.grad(adapted)(1.0, sx.Unroll()), 2 / 9, rtol=1e-4)
+    with pytest.raises(Exception, match="differentiat"):
+        jax.grad(adapted)(1.0, sx.Implicit())
+
+
+@pytest.mark.parametrize("batches", [1, 3])
+def test_plain_numbers_among_the_data(batches):
+    def loss_fn(theta, data):
+        return data["scale"] * squared_distance(theta, data["x"])
+
+    def adapted(prior):
+        options = {"sample": lambda key, data: data, "key": jax.random.key(0), "adjoint": sx.Implicit(batches=batches)}
+        return sx.adapt(loss_fn, prior, {"x": jnp.ones(1), "scale": 2.0}, GD, num_steps=200, **options).params[0]
+
+    np.testing.assert_allclose(jax.grad(adapted)(sx.Prior.create(jnp.zeros(1))).mean, 0.2, rtol=1e-4)
+
+
+@pytest.mark.parametrize("variance_adjoint", [None, sx.Unroll(), sx.FirstOrder()])
+def test_implicit_derivatives_of_a_part_of_the_parameters(variance_adjoint):
+    """A cotangent that nobody has made is zero."""
+
+    def loss_fn(params, x):
+        return 0.5 * jnp.sum((params["a"] + params["b"] - x) ** 2) + jnp.sum(params["b"] ** 2)
+
+    def adapted(prior, adjoint):
+        return sx.adapt(loss_fn, prior, jnp.ones(2), GD, num_steps=200, adjoint=adjoint).params["a"][0]
+
+    implicit = sx.Implicit(sx.CG(max_steps=20), variance_adjoint=variance_adjoint)
+    ours, exact = (jax.grad(adapted)(sx.Prior.create(PARAMS), adjoint) for adjoint in (implicit, sx.Unroll()))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), ours.mean, exact.mean)
+    if not isinstance(variance_adjoint, sx.FirstOrder):
+        np.testing.assert_allclose(ours.log_variance, exact.log_variance, rtol=1e-4)
+
+
+@pytest.mark.parametrize("derivative", [jax.hessian, lambda f: jax.jacrev(jax.grad(f))])
+@pytest.mark.parametrize("variance_adjoint", [None, sx.FirstOrder()])
+def test_second_implicit_derivatives_are_errors_not_zeros(derivative, variance_adjoint):
+    prior = sx.Prior.create(jnp.zeros(1))
+
+    def adapted(log_variance):
+        moved = eqx.tree_at(lambda p: p.log_variance, prior, log_variance)
+        adjoint = sx.Implicit(variance_adjoint=variance_adjoint)
+        return sx.adapt(squared_distance, moved, jnp.ones(1), GD, num_steps=20, adjoint=adjoint).params[0]
+
+    assert jnp.isfinite(jax.grad(adapted)(prior.log_variance)).all()
+    with pytest.raises(NotImplementedError, match="has first derivatives only"):
+        derivative(adapted)(prior.log_variance)
 
 
 @pytest.mark.parametrize("adjoint", [sx.Unroll(), sx.Implicit(), sx.FirstOrder()])

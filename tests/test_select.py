@@ -34,9 +34,22 @@ def test_rules(rule, names):
     np.testing.assert_allclose(chosen.scores, prior().log_variance)
 
 
-def test_largest_gap_ignores_no_one_and_splits_where_the_ranking_breaks():
-    assert sx.select(prior(dict(VARIANCE, off=2e-4)), sx.LargestGap()).names == ("head",)
-    assert sx.select(prior(), sx.LargestGap()).names == ("head", "norm", "conv")  # Zero is the widest gap of all.
+@pytest.mark.parametrize(
+    ("variance", "names"),
+    [
+        ({"off": 2e-4}, ("head",)),
+        ({}, ("head",)),  # A frozen module cannot be chosen, and is no end of a gap.
+        ({"conv": 0.0, "norm": 0.0}, ("head",)),
+        ({"conv": 0.0, "norm": 0.0, "head": 0.0}, ()),
+        ({"head": jnp.inf}, ("head",)),
+        ({"head": jnp.inf, "norm": jnp.inf}, ("head", "norm")),
+    ],
+)
+def test_largest_gap_splits_where_the_ranking_of_what_can_move_breaks(variance, names):
+    assert sx.select(prior({**VARIANCE, **variance}), sx.LargestGap()).names == names
+
+
+def test_the_largest_gap_of_one_module():
     assert sx.select(sx.Prior.create(jnp.ones(3)), sx.LargestGap()).names == ("params",)
 
 

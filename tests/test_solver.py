@@ -54,6 +54,64 @@ def test_structure_and_dtype_are_kept(solver, dtype):
     assert adapted.losses.shape == (3,)
 
 
+@pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_displacements_are_not_rounded_like_parameters(solver, dtype):
+    """Of a strong prior they are too small to be seen in the parameters. With a slope of -2 they are 2 σ² each."""
+    variance = {"a": 1e-4, "b": 1e-6, "c": 0.0}
+    prior = sx.Prior.create({name: jnp.ones(2, dtype) for name in variance}, variance=variance)
+
+    def loss_fn(params, target):
+        return sum(0.5 * jnp.sum((leaf.astype(jnp.float32) - target) ** 2) for leaf in params.values())
+
+    for trainable in (None, ("a", "b")):
+        adapted = sx.adapt(loss_fn, prior, jnp.full(2, 3.0), solver, num_steps=300, trainable=trainable)
+        for name in variance:
+            assert adapted.params[name].dtype == dtype
+            assert adapted.displacement[name].dtype == jnp.float32
+            np.testing.assert_allclose(adapted.displacement[name], 2 * variance[name], rtol=2e-3)
+    implicit = sx.adapt(loss_fn, prior, jnp.full(2, 3.0), solver, num_steps=300, adjoint=sx.Implicit()).displacement
+    np.testing.assert_allclose(implicit["a"], adapted.displacement["a"], rtol=1e-6)
+
+
+@pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
+def test_what_happens_in_frozen_modules_is_nobodys_concern(solver):
+    """Neither an infinite gradient, nor a large curvature, nor their number."""
+    params = {"a": jnp.zeros(2), "root": jnp.zeros(2), "sharp": jnp.zeros(2), "many": jnp.zeros(100_000)}
+    prior = sx.Prior.create(params, variance={"a": 1.0, "root": 0.0, "sharp": 0.0, "many": 0.0})
+
+    def loss_fn(params, target):
+        others = jnp.sum(jnp.sqrt(params["root"])) + 1e6 * jnp.sum(params["sharp"] ** 2) + jnp.sum(params["many"])
+        return 0.5 * jnp.sum((params["a"] - target) ** 2) + others
+
+    adapted = sx.adapt(loss_fn, prior, jnp.array([1.0, -2.0]), solver, num_steps=10)
+    alone = sx.adapt(loss_fn, prior, jnp.array([1.0, -2.0]), solver, num_steps=10, trainable="a")
+    assert adapted.failed_step == -1
+    np.testing.assert_allclose(adapted.params["a"], alone.params["a"], rtol=1e-5)
+    np.testing.assert_allclose(adapted.gradient_norms, alone.gradient_norms, rtol=1e-4, atol=1e-6)
+    for name in ("root", "sharp", "many"):
+        np.testing.assert_array_equal(adapted.params[name], 0.0)
+
+
+def test_the_first_step_is_as_safe_as_the_others():
+    """Also where hardly any of the parameters can move."""
+    params = {"a": jnp.zeros(1), "many": jnp.zeros(100_000)}
+    prior = sx.Prior.create(params, variance={"a": 1e4, "many": 0.0})
+
+    def loss_fn(params, target):
+        return 50 * jnp.sum((params["a"] - target) ** 2) + jnp.sum(params["many"])
+
+    adapted = sx.adapt(loss_fn, prior, jnp.ones(1), sx.ProximalGD(0.1, power_steps=1), num_steps=3)
+    assert (adapted.losses[1:] < 1e-3 * adapted.losses[0]).all()
+
+
+def test_power_iterations_where_nothing_moves():
+    prior = sx.Prior.create(jnp.zeros(2), variance=0.0)
+    adapted = sx.adapt(lambda p, x: jnp.sum((p - x) ** 2), prior, jnp.ones(2), SOLVERS["gd-safe"], num_steps=3)
+    assert adapted.failed_step == -1
+    np.testing.assert_array_equal(adapted.params, 0.0)
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [(sx.ProximalGD(0.1), optax.sgd(0.1)), (sx.ProximalAdam(0.05, b1=0.8, b2=0.99), optax.adam(0.05, b1=0.8, b2=0.99))],
