@@ -205,7 +205,7 @@ class Learner(eqx.Module):
         if self.variance_optimiser is None and idle:
             raise ValueError(f"{' and '.join(idle)}: about variances, which only move with a `variance_optimiser`.")
         if self.variance_optimiser is not None and not self.meta_gradient.learns_variances:
-            raise ValueError("`Reptile(None)` has no gradient for variances: give it an adjoint, such as `Implicit()`.")
+            raise ValueError("Plain Reptile has no gradient for variances: use `sigma_reptile`, which learns them.")
         if self.rates is not None and not self.meta_gradient.learns_rates:
             raise ValueError("Learned `rates` need the steps' own gradient: `Predictive(Unroll())`.")
         if isinstance(self.meta_gradient, Reptile) and not self.meta_gradient.scaled and self.trainable is not None:

@@ -213,6 +213,8 @@ def make_problem(
     check_data(data, what)
     if not isinstance(solver, AbstractSolver):
         raise TypeError(f"`solver` must be an inner solver such as `ProximalGD(0.1)`, got {type(solver).__name__}.")
+    if sample is not None and (not callable(sample) or isinstance(sample, type)):
+        raise TypeError(f"`sample` must be a function of key and data, such as `RowSample(16)`, got {sample!r}.")
     if sample is not None and key is None:
         raise ValueError("`sample` draws random batches and needs a `key`.")
     if trainable is not None and not prior.modules.indices(trainable):

@@ -1,6 +1,6 @@
 """Tasks of different sizes: rows padded to the longest, with weights that leave the padding out."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from ._check import check_at_least, check_data
+from ._check import check_at_least, check_data, check_key
 from ._modules import _named_leaves
 from ._types import Data, Scalar
 
@@ -52,6 +52,10 @@ class Rows(eqx.Module):
         **Arguments:** `tasks`, each a pytree of arrays with a leading axis of rows; `length`: pad to so many rows.
         Where batches are drawn again and again, one length for all of them saves compiling anew.
         """
+        if isinstance(tasks, Mapping):
+            raise TypeError(
+                "`tasks` must be a list, with the arrays of a task in each place; of a single one `[task]`."
+            )
         tasks = list(tasks)
         if not tasks:
             raise ValueError("`tasks` is empty; there must be one at least.")
@@ -102,6 +106,9 @@ class Rows(eqx.Module):
         """
         if not 0 < share < 1:
             raise ValueError(f"`share` must be above 0 and below 1, got {share}.")
+        check_key(key)
+        if self.weights.ndim != 1:
+            raise ValueError("These are several tasks: split them by `jax.vmap(sx.Rows.split)(rows, keys)`.")
         count = self.count
         wanted = jnp.round(count.astype(self.weights.dtype) * share).astype(jnp.int32)
         first = _random_places(key, self.weights > 0) < jnp.clip(wanted, 1, jnp.maximum(count - 1, 1))
@@ -133,7 +140,12 @@ class RowSample(eqx.Module):
     def __call__(self, key: PRNGKeyArray, rows: Any) -> Rows:
         if not isinstance(rows, Rows):
             raise TypeError(f"`RowSample` draws from `Rows`, got {type(rows).__name__}; make them by `Rows.stack`.")
-        if self.size >= rows.weights.shape[-1]:
+        if rows.weights.ndim != 1:
+            raise ValueError(
+                f"`RowSample` draws from one task at a time, got weights of shape {list(rows.weights.shape)}. "
+                "Do all arrays of the tasks have a leading task axis, as `Rows.stack` makes it?"
+            )
+        if self.size >= len(rows.weights):
             return rows
         drawn = jnp.argsort(_random_places(key, rows.weights > 0))[: self.size]
         count = rows.count.astype(rows.weights.dtype)
@@ -155,8 +167,14 @@ def _check_values(values: Array, weights: Array) -> None:
 
 
 def _count_rows(task: Data, what: str) -> int:
-    check_data(task, what)
     named = _named_leaves(task, "array")
+    for path, leaf in named:
+        dtype = getattr(leaf, "dtype", None)
+        if dtype is None:
+            raise TypeError(f"'{path}' of `{what}` is no array: {leaf!r}. Lists become one by `np.asarray`.")
+        if not any(jnp.issubdtype(dtype, kind) for kind in (np.number, np.bool_)):
+            raise TypeError(f"'{path}' of `{what}` holds no numbers but {dtype}.")
+    check_data(task, what)
     counts = {path: jnp.shape(leaf)[0] if jnp.ndim(leaf) else 0 for path, leaf in named}
     if 0 in counts.values() or len(set(counts.values())) > 1:
         raise ValueError(f"All arrays of `{what}` need a leading axis of as many rows, got {counts}.")

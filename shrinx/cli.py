@@ -160,6 +160,7 @@ def _print_summary(result: dict[str, Any], path: Path) -> None:
         return f"{part['mean']:.4g}" + (f" ± {part['ci95']:.2g}" if part["ci95"] is not None else "")
 
     chosen = [module["name"] for module in result["modules"] if module["selected"] and module["variance"] is not None]
+    chosen = chosen if len(chosen) < len(result["modules"]) else []  # All have been named.
     # Several conditions together have no curves unless they were asked for.
     curves = result.get("curves")
     adapted = "without adaptation" if curves and curves["steps"][-1] == 0 else "with all modules adapted"

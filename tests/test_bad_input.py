@@ -205,7 +205,7 @@ LEARNER = {
     "both": ({"learned": "a", "warmup": 3}, "^`learned` and `warmup`: about variances"),
     "variances of plain Reptile": (
         {"meta_gradient": sx.Reptile(None), "variance_optimiser": optax.sgd(0.1)},
-        r"`Reptile\(None\)` has no gradient for variances",
+        "Plain Reptile has no gradient for variances: use `sigma_reptile`",
     ),
     **{
         f"rates, {name}": (
@@ -344,6 +344,10 @@ WRONG_TYPES = {
     "sx.adaptation_curve(loss_fn, prior, task, gd, num_steps=2, steps=2)": "`steps` must be a list of integers, got 2",
     "sx.adaptation_curve(loss_fn, prior, task, gd, num_steps=2, steps=np.arange(3)).shape": "(2, 3)",
     "sx.adaptation_curve(loss_fn, prior, task, gd, num_steps=2, steps=iter([0, 2])).shape": "(2, 2)",
+    "sx.adapt(loss_fn, prior, data, gd, num_steps=1, sample=16)": "`sample` must be a function of key and data",
+    "sx.adapt(loss_fn, prior, data, gd, num_steps=1, sample=sx.RowSample)": "`sample` must be a function of key and",
+    "sx.Rows.stack({'x': np.ones(3)})": "`tasks` must be a list, with the arrays of a task in each place",
+    "sx.Rows(jnp.ones(3), jnp.ones(3)).split(0)": "`key` must be made by `jax.random.key(seed)`, got 0",
     "sx.ablate(loss_fn, prior, task, gd, num_steps=1, subsets=['a'])": "`subsets` must be a mapping from labels",
 }
 

@@ -64,6 +64,20 @@ def test_the_last_step_is_the_last(tmp_path):
         assert (report.num_steps.tolist(), report.converged.tolist()) == ([max_steps], [False])
 
 
+@pytest.mark.parametrize(("rate", "converged"), [(1e-9, False), (0.3, True)])
+def test_steps_too_short_to_be_seen_have_not_arrived(tmp_path, rate, converged):
+    """A large loss hides their descent in its rounding."""
+    prior = sx.Prior.create({"a": jnp.zeros(1)}, variance=1e3)
+    bank = sx.Bank.create(tmp_path / "bank", prior, "a")
+
+    def loss_fn(params, x):
+        return 1e4 + jnp.sum((params["a"] - x) ** 2)
+
+    report = sx.adapt_task(bank, loss_fn, "one", jnp.ones(1), sx.ProximalGD(rate), max_steps=1000)
+    assert report.converged == converged
+    assert (report.residual < 1e-3) == converged
+
+
 def test_pieces_are_seen_and_change_nothing(tmp_path, monkeypatch):
     tasks = line_tasks(jax.random.key(0), 3)
     seen, found = {}, {}

@@ -225,6 +225,23 @@ def test_the_helpers_make_what_runs_write():
         assert all(math.isfinite(row["step"]) for row in rows)
 
 
+@pytest.mark.parametrize(
+    ("variances", "said"),
+    [
+        ((60.0, 60.0, 60.0, 60.0), "All modules have one variance, 60: none is singled out. Adapting all modules"),
+        ((1.05, 1.06, 1.07, 1.06), "have not parted: the largest is 1.02 times the smallest, which says nothing yet"),
+        ((1.0, 1.0, 1.0, 2.5), "are task-specific."),
+    ],
+)
+def test_variances_that_tell_nothing_apart(tmp_path, variances, said):
+    result = make_result()
+    for module, variance in zip(result["modules"], variances, strict=True):
+        module |= {"variance": variance, "selected": max(variances) < 2 or module["selected"]}
+    page = Page(write_report(make_run(tmp_path / "run", result)).read_text())
+    assert said in page.text
+    assert ("Modules selected" in page.text) == (len(set(variances)) > 1)
+
+
 def test_a_run_whose_held_out_tasks_failed_says_so_first(tmp_path):
     result = make_result()
     result["test"]["all"] |= {"mean": None, "ci95": None}

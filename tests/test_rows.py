@@ -175,7 +175,7 @@ def test_scores_are_means_over_real_rows():
     [
         ([], {}, "`tasks` is empty"),
         ([np.zeros((3, 2)), np.zeros((0, 2))], {}, r"`tasks\[1\]` is empty"),
-        ([np.zeros(3), 1.0], {}, r"`tasks\[1\]` need a leading axis"),
+        ([np.zeros(3), np.asarray(1.0)], {}, r"`tasks\[1\]` need a leading axis"),
         ([{"x": np.zeros(3), "y": np.zeros(4)}], {}, r"as many rows, got \{'x': 3, 'y': 4\}"),
         ([np.zeros((3, 2)), np.zeros((3, 1))], {}, r"tasks\[1\] has arrays .* only the number of rows may differ"),
         ([np.zeros(3), np.zeros(3, int)], {}, r"tasks\[1\] has arrays"),
@@ -187,6 +187,31 @@ def test_scores_are_means_over_real_rows():
 def test_what_cannot_be_stacked(tasks, options, message):
     with pytest.raises(ValueError, match=message):
         sx.Rows.stack(tasks, **options)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "message"),
+    [
+        ([{"x": [1.0, 2.0]}], r"'x/0' of `tasks\[0\]` is no array: 1.0. Lists become one by `np.asarray`"),
+        ([np.zeros(3), {"x": np.array(["a"])}], r"'x' of `tasks\[1\]` holds no numbers but <U1"),
+        ([np.array([None])], r"holds no numbers but object"),
+    ],
+)
+def test_what_is_no_array_of_numbers(tasks, message):
+    with pytest.raises(TypeError, match=message):
+        sx.Rows.stack(tasks)
+
+
+def test_flags_are_numbers():
+    assert sx.Rows.stack([np.array([True, False])]).data.dtype == bool
+
+
+def test_several_tasks_are_not_one():
+    rows = sx.Rows.stack([np.zeros(3), np.zeros(5)])
+    with pytest.raises(ValueError, match=r"several tasks: split them by `jax.vmap\(sx.Rows.split\)"):
+        rows.split(jax.random.key(0))
+    with pytest.raises(ValueError, match=r"one task at a time, got weights of shape \[2, 5\]"):
+        sx.RowSample(2)(jax.random.key(0), rows)
 
 
 def test_losses_that_are_not_one_for_each_row():

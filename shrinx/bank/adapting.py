@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from .._check import check_at_least
+from .._check import check_at_least, check_key
 from .._solver import AbstractSolver
 from .._task import Task, check_tasks
 from .._types import Data, LossFn, SampleFn
@@ -59,6 +59,8 @@ def adapt_task(
     $$ \hat\theta = \arg\min_\theta \; \ell(\theta; \text{data}) + \sum_m \|\theta_m - \phi_m\|^2 / 2\sigma_m^2 $$
 
     It stops when a hundred steps change the mean of this objective by less than `tolerance` times its whole decrease.
+    On mini-batches (`sample`) that takes a rate that falls, [`Averaged`][shrinx.Averaged] or a wider tolerance. Tasks
+    that have not converged within `max_steps` are stored as they are: look at `converged` of what is returned.
     The learned prior is what keeps parameters from overfitting, so no validation data is needed to stop in time.
     Gradients and the solver's state exist for the task-specific modules only.
 
@@ -99,6 +101,7 @@ def adapt_task(
     if isinstance(data, Task):
         raise TypeError("`data` is what tasks are adapted to: pass `task.support`.")
     check_at_least("max_steps", max_steps, 1)
+    check_key(key)
     if not tolerance > 0:
         raise ValueError(f"`tolerance` must be positive, got {tolerance}.")
     if chunk_size is not None:

@@ -20,6 +20,8 @@ from .posterior import posterior_of
 
 WINDOW = 100
 """Steps between two looks at the objective."""
+ROUNDING = 1e-6
+"""What rounding alone may change of an objective, relative to its size."""
 SETTLED = 0.01
 """Relative to its size, what may be left of the way in an average of steps."""
 
@@ -172,9 +174,11 @@ def _step(descent: Descent, problem: Problem, state: State) -> State:
     loss_sum, objective_sum = state.loss_sum + loss, state.objective_sum + loss + energy
     full = (in_window == WINDOW) | (num_steps == descent.max_steps) | failed
     objective = objective_sum / in_window.astype(energy.dtype)
-    # The last term is what rounding alone may change.
-    change = descent.tolerance * jnp.abs(first_objective - objective) + 1e-6 * jnp.abs(objective)
-    stays = jnp.abs(state.objective - objective) <= change
+    first_norm = jnp.where(first, norm, state.first_norm)
+    decrease, rounding = jnp.abs(first_objective - objective), ROUNDING * jnp.abs(objective)
+    stays = jnp.abs(state.objective - objective) <= descent.tolerance * decrease + rounding
+    # Steps too short to change the objective by more than rounding look as if they had arrived; the gradient knows.
+    arrived = stays & ((decrease > 10 * rounding) | (norm <= 0.9 * first_norm))
     displacement, solver = tree_where(failed, (state.displacement, state.solver), (moved, solver))
     answer = None if state.answer is None else descent.solver.solution(displacement, solver)
     settled = _has_settled(descent.solver, state.answer, answer)
@@ -188,8 +192,8 @@ def _step(descent: Descent, problem: Problem, state: State) -> State:
         objective=jnp.where(full, objective, state.objective),
         gradient_norm=norm,
         first_objective=first_objective,
-        first_norm=jnp.where(first, norm, state.first_norm),
-        converged=full & (num_steps > WINDOW) & stays & settled & ~failed,
+        first_norm=first_norm,
+        converged=full & (num_steps > WINDOW) & arrived & settled & ~failed,
         failed=failed,
         answer=tree_where(full, answer, state.answer),
     )

@@ -1,7 +1,7 @@
 """Numbers as they come out of JSON, and numbers as they are read by people."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -22,6 +22,21 @@ def numbers(values: Iterable[Any] | None) -> list[float]:
 def has_prior(modules: Iterable[Mapping[str, Any]]) -> bool:
     """Whether any module is held; without a prior all adapt alike, and none is selected over another."""
     return bool(known(module.get("variance") for module in modules))
+
+
+def spread_of_variances(modules: Iterable[Mapping[str, Any]]) -> float:
+    """The largest over the smallest; infinite if there are none, or some are 0.
+
+    >>> spread_of_variances([{"variance": 6.0}, {"variance": 2.0}])
+    3.0
+    """
+    found = known(module.get("variance") for module in modules)
+    return max(found) / min(found) if found and min(found) > 0 else math.inf
+
+
+def have_one_variance(modules: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether several modules share one number, as where none was learned."""
+    return len(modules) > 1 and spread_of_variances(modules) < 1 + 1e-4
 
 
 def known(values: Iterable[Any] | None) -> list[float]:

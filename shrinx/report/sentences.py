@@ -4,7 +4,18 @@ import math
 from typing import Any
 
 from .load import LoadedRun
-from .numbers import clean, has_prior, known, number, percent, with_interval, word
+from .numbers import (
+    clean,
+    has_prior,
+    have_one_variance,
+    known,
+    number,
+    percent,
+    short,
+    spread_of_variances,
+    with_interval,
+    word,
+)
 from .paired import difference, same_tasks
 
 
@@ -101,6 +112,14 @@ def _specific(result: dict[str, Any]) -> str:
     if not has_prior(modules):
         return "This run puts no prior on the modules: all of them adapt freely and none is singled out."
     count = sum(bool(module.get("selected")) for module in modules)
+    spread = spread_of_variances(modules)
+    if have_one_variance(modules):
+        return f"All modules have one variance, {short(modules[0]['variance'])}: none is singled out."
+    if len(modules) > 1 and spread < 2:
+        return (
+            f"The variances have not parted: the largest is {short(spread, 3)} times the smallest, which says nothing "
+            "yet about what is task-specific. Train longer, or raise the rate of the variances."
+        )
     if len(modules) == 1:
         return f"The network is one module, and it is {'' if count else 'not '}task-specific."
     if count == len(modules):
@@ -119,7 +138,7 @@ def _gain(result: dict[str, Any]) -> str:
         return ""
     modules = result.get("modules") or []
     count = sum(bool(module.get("selected")) for module in modules)
-    if not chosen or not 0 < count < len(modules):
+    if not chosen or have_one_variance(modules) or not 0 < count < len(modules):
         return f"Adapting all modules gives {with_interval(everything)} {measure}."
     them = "it" if count == 1 else "them"
     return f"Adapting only {them} gives {with_interval(chosen)}, adapting all {with_interval(everything)} {measure}."
@@ -127,8 +146,9 @@ def _gain(result: dict[str, Any]) -> str:
 
 def _verdict(result: dict[str, Any]) -> str:
     test = result.get("test") or {}
-    chosen = [module for module in result.get("modules") or () if module.get("selected")]
-    if not 0 < len(chosen) < len(result.get("modules") or ()):
+    modules = result.get("modules") or []
+    chosen = [module for module in modules if module.get("selected")]
+    if have_one_variance(modules) or not 0 < len(chosen) < len(modules):
         return ""
     if _too_wide(test.get("selected"), test.get("all")):
         return "The intervals are too wide to tell the two apart: run more seeds."
