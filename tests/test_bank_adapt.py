@@ -64,6 +64,21 @@ def test_the_last_step_is_the_last(tmp_path):
         assert (report.num_steps.tolist(), report.converged.tolist()) == ([max_steps], [False])
 
 
+@pytest.mark.parametrize("power_steps", [0, 1])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_steps_below_the_rounding_of_16_bits_add_up(tmp_path, dtype, power_steps):
+    prior = sx.Prior.create({"a": jnp.ones(1, dtype)}, variance=1e3)
+    bank = sx.Bank.create(tmp_path / "bank", prior, "a")
+
+    def loss_fn(params, x):
+        return 0.5 * jnp.sum((params["a"].astype(jnp.float32) - x) ** 2)
+
+    solver = sx.ProximalGD(1e-3, power_steps=power_steps)
+    report = sx.adapt_task(bank, loss_fn, "one", jnp.full(1, 2.0), solver)
+    assert report.converged == [True]
+    np.testing.assert_allclose(np.float32(bank.params("one")["a"]), 2, atol=0.05)
+
+
 @pytest.mark.parametrize(("rate", "converged"), [(1e-9, False), (0.3, True)])
 def test_steps_too_short_to_be_seen_have_not_arrived(tmp_path, rate, converged):
     """A large loss hides their descent in its rounding."""

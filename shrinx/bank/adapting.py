@@ -147,7 +147,9 @@ def _store(bank: Bank, names: tuple[str, ...], result: Result, about: Mapping[st
             bank.put_part(name, [leaf[index] for leaf in result.part], posterior, about.get(name))
     failed = [name for name, failure in zip(names, result.failed, strict=True) if failure]
     if failed:
+        rest = len(names) - len(failed)
+        stored = f" (the other {rest:,} {'task is' if rest == 1 else 'tasks are'})" if rest else ""
         raise BankError(
-            f"Adaptation met a loss or gradient that is not finite for {failed}: not stored (the other "
-            f"{len(names) - len(failed)} tasks are). Look at the data, or lower the solver's learning rate."
+            f"Adaptation met a loss or gradient that is not finite for {failed}: not stored{stored}. Look at the data, "
+            "lower the solver's learning rate, or use `ProximalBacktracking`."
         )

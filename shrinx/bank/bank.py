@@ -101,6 +101,8 @@ class Bank:
 
         **Returns:** the bank, open.
         """
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"`path` must be the name of a folder, got {type(path).__name__}.")
         path = Path(path)
         check_prior(prior)
         check_at_least("cache", cache, 1)

@@ -103,7 +103,7 @@ def converge(
 @eqx.filter_jit
 def start(descent: Descent, count: int) -> State:
     part, _ = descent.prior.restrict(descent.selected)
-    zeros = jax.tree.map(jnp.zeros_like, part.mean)
+    zeros = part.zeros()
     nothing = (jnp.zeros((), descent.prior.log_variance.dtype),) * 7
     no = jnp.zeros((), bool)
     answer = zeros if isinstance(descent.solver, Averaged) else None

@@ -59,7 +59,14 @@ class Config(aug_omniglot.Config):
     """Also score adaptation of all modules after ten times as many steps, and on the way there."""
 
 
-_TOY = {"num_updates": 10, "tasks_per_update": 2, "num_filters": 8, "inner_steps": 20, "adapt_steps": 20}
+_TOY = {
+    "num_updates": 10,
+    "tasks_per_update": 2,
+    "num_filters": 8,
+    "inner_steps": 20,
+    "adapt_steps": 20,
+    "curve_steps": None,
+}
 
 # Second derivatives of all pairs would need more memory than a GPU has.
 _AT_ONCE = {"sigma-reptile": 12, "imaml": 12, "sigma-imaml": 6}

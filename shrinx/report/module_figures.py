@@ -78,8 +78,8 @@ def scores(result: dict[str, Any]) -> Figure | None:
     """Held-out score of adapting everything, the selection, other sets, and each module alone, with 95 % intervals."""
     test = result.get("test") or {}
     sets = {LABELS[key]: test[key] for key in ("before", "all", "selected") if test.get(key)}
-    sets |= test.get("subsets") or {}
     alone = test.get("only") or {}
+    sets |= {name: score for name, score in (test.get("subsets") or {}).items() if name not in alone}
     values = [v for score in (*sets.values(), *alone.values()) for v in known([score["mean"]])]
     if not values:
         return None

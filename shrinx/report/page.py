@@ -85,8 +85,11 @@ def _scores(run: LoadedRun) -> str:
     test = run.result.get("test") or {}
     names = {"before": "nothing (before adaptation)", "all": "all modules", "selected": "selected modules"}
     rows = [(names[key], test[key]) for key in names if test.get(key)]
-    rows += [*(test.get("also") or {}).items(), *(test.get("subsets") or {}).items()]
-    rows += [(f"only {name}", score) for name, score in (test.get("only") or {}).items()]
+    alone = test.get("only") or {}
+    # A set of one module is there under its own name.
+    sets = {name: score for name, score in (test.get("subsets") or {}).items() if name not in alone}
+    rows += [*(test.get("also") or {}).items(), *sets.items()]
+    rows += [(f"only {name}", score) for name, score in alone.items()]
     metric = (run.result.get("metric") or {}).get("name") or "score"
     widths = any(len(score.get("values") or ()) > 1 for _, score in rows)
     table = [[name, with_interval(score), *([_range(score)] if widths else [])] for name, score in rows]

@@ -153,6 +153,8 @@ def _train(module: Any, plan: Plan, group: _Group, console: Console | None) -> l
         def seen(step: int, loss: np.ndarray) -> None:
             losses.append((step, loss))
             progress.advance(step, f"loss {', '.join(f'{value:.3g}' for value in loss)}")
+            if step == group.base.num_updates and console is not None:
+                _say(console, "Scoring on validation tasks …")
 
         seed = group.base.seed
         found = score_trials(module.setup, group.base, group.columns, seed=seed, subsets=subsets, progress=seen)
