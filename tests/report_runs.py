@@ -170,9 +170,11 @@ def diverging():
     return result
 
 
-def with_conditions(names=("all", "selected", "output"), shift=0.0):
+SLICES = ((5, 1), (10, 1), (15, 1), (20, 1), (15, 3), (15, 15))
+
+
+def with_conditions(names=("all", "selected", "output"), shift=0.0, pairs=SLICES):
     """Accuracies in the conditions of the paper's two slices, the more the larger T and K are."""
-    pairs = [(5, 1), (10, 1), (15, 1), (20, 1), (15, 3), (15, 15)]
     found = [
         {
             "num_alphabets": alphabets,

@@ -74,11 +74,12 @@ def finished(tmp_path_factory, settings):
 
 
 def test_presets_are_the_papers_conditions():
-    slices, grid = (
+    slices, others, grid = (
         [tuple(condition.about.values()) for condition in conditions_of(config(name))] for name in PRESETS[1:]
     )
     assert slices == [(5, 1), (10, 1), (15, 1), (20, 1), (15, 3), (15, 5), (15, 10), (15, 15)]
     assert sorted(grid) == sorted(product((5, 10, 15, 20), (1, 3, 5, 10, 15)))
+    assert sorted(grid) == sorted(slices + others)
 
 
 @pytest.mark.parametrize("preset", PRESETS[1:])

@@ -85,6 +85,26 @@ def test_conditions_of_several_runs_share_their_figures(tmp_path):
     }
 
 
+def test_runs_of_other_conditions_of_the_same_method_are_one_line(tmp_path):
+    """As long as nothing but the conditions differs, and none is in both."""
+    others = ((5, 3), (10, 3), (20, 3))
+    paths = [
+        make_run(tmp_path / "plain", with_conditions(), config={"num_alphabets": 15}),
+        make_run(tmp_path / "plain-others", with_conditions(pairs=others), config={"num_alphabets": 5}),
+        make_run(tmp_path / "learned", with_conditions(shift=0.1), config={"mean_rate": 2.0}),
+        make_run(tmp_path / "learned-others", with_conditions(pairs=others, shift=0.1), config={"mean_rate": 2.0}),
+        make_run(tmp_path / "again", with_conditions(pairs=others), config={"num_alphabets": 5}),
+    ]
+    text = Page(write_comparison(paths[:4], tmp_path / "out").read_text()).text
+    assert "Condition plain + plain-others learned + learned-others T = 5, K = 1" in text
+    assert "T = 20, K = 3 0.4300 ± 0.0050 0.5300 ± 0.0050" in text
+    figure = (tmp_path / "out" / "figures" / "slice-k-3.svg").read_text()
+    assert "plain + plain-others" in figure
+    assert "learned + learned-others" in figure
+    text = Page(write_comparison([*paths[:2], paths[4]], tmp_path / "twice").read_text()).text
+    assert "Condition plain + plain-others again" in text
+
+
 def test_conditions_of_two_runs_are_compared_seed_by_seed(tmp_path):
     plain, learned = with_conditions(), with_conditions()
     for condition, better in zip(plain["conditions"], learned["conditions"], strict=True):

@@ -25,11 +25,15 @@ from .aug_omniglot import ALGORITHMS, CLASSES, INSTANCES
 __all__ = ["ALGORITHMS", "PRESETS", "Config", "learned", "preset_config", "run", "search_space", "setup"]
 
 NUM_ALPHABETS = (5, 10, 15, 20)
-# T and K of each condition. The slices are those of the paper's main text: K = 1, and T = 15.
+# The paper's, and those of its main text: K = 1, and T = 15.
+_GRID = tuple((alphabets, instances) for alphabets in NUM_ALPHABETS for instances in INSTANCES)
+_SLICES = (*((count, 1) for count in NUM_ALPHABETS), *((15, count) for count in INSTANCES[1:]))
+# T and K of each condition.
 CONDITIONS = {
     "quick": ((5, 1), (10, 1), (10, 3)),
-    "slices": (*((count, 1) for count in NUM_ALPHABETS), *((15, count) for count in INSTANCES[1:])),
-    "grid": tuple((alphabets, instances) for alphabets in NUM_ALPHABETS for instances in INSTANCES),
+    "slices": _SLICES,
+    "others": tuple(pair for pair in _GRID if pair not in _SLICES),
+    "grid": _GRID,
 }
 PRESETS = tuple(CONDITIONS)
 
@@ -76,13 +80,17 @@ _VARIED = {"inner_rate": "inner_rates", "mean_rate": "mean_rates", "variance_rat
 
 
 def preset_config(algorithm: str, preset: str) -> Config:
-    """`slices` and `grid` are the presets `small-K` of aug-omniglot, in several conditions at once."""
+    """The presets `small-K` of aug-omniglot in several conditions at once; `slices` and `others` are the `grid`."""
     base = aug_omniglot.preset_config(algorithm, "small-1")
     if preset == "quick":
         base = replace(aug_omniglot.preset_config(algorithm, "quick"), **_TOY)
-    alphabets, instances = zip(*CONDITIONS[preset], strict=True)
+    pairs = CONDITIONS[preset]
+    alphabets, instances = zip(*pairs, strict=True)
+    about = (base.num_alphabets, base.num_instances)
+    about = about if about in pairs else pairs[0]
     at_once = None if preset == "quick" else _AT_ONCE.get(algorithm)
     values = {field.name: getattr(base, field.name) for field in fields(base)}
+    values |= {"num_alphabets": about[0], "num_instances": about[1]}
     return Config(**{**values, "alphabets": alphabets, "instances": instances, "pairs_at_once": at_once})
 
 

@@ -1,6 +1,7 @@
 """Runs of many conditions: scores against the numbers that tell the conditions apart, for one run or several."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -30,18 +31,60 @@ Plan = tuple[str, str, Figure | None, str]
 _Line = tuple[str, tuple[str, str, str], dict[int, dict[str, Any]]]
 
 
+# Settings in which runs of one method may differ: which conditions they have.
+_CONDITIONS = ("alphabets", "instances", "num_alphabets", "num_instances", "pairs_at_once")
+
+
+@dataclass(frozen=True)
+class _Method:
+    """Runs that differ in their conditions only: a line in a figure, a column in a table."""
+
+    runs: tuple[LoadedRun, ...]
+
+    @property
+    def name(self) -> str:
+        return " + ".join(run.name for run in self.runs)
+
+    @property
+    def conditions(self) -> list[dict[str, Any]]:
+        return [condition for run in self.runs for condition in run.result["conditions"]]
+
+    def goes_on_with(self, run: LoadedRun) -> bool:
+        """Whether the run has other conditions of the same method."""
+        ours = {condition_name(condition) for condition in self.conditions}
+        theirs = {condition_name(condition) for condition in run.result["conditions"]}
+        return not ours & theirs and _settings(self.runs[0]) == _settings(run)
+
+
+def _settings(run: LoadedRun) -> tuple[Any, ...]:
+    config = run.config.get("config") or {}
+    return run.experiment, run.algorithm, run.seeds, {key: config[key] for key in config if key not in _CONDITIONS}
+
+
+def _methods(runs: list[LoadedRun]) -> list[_Method]:
+    found: list[_Method] = []
+    for run in runs:
+        if not run.result.get("conditions"):
+            continue
+        place = next((index for index, method in enumerate(found) if method.goes_on_with(run)), None)
+        if place is None:
+            found.append(_Method((run,)))
+        else:
+            found[place] = _Method((*found[place].runs, run))
+    return found
+
+
 def plans(runs: list[LoadedRun], order: list[str]) -> list[Plan]:
     """Name, title, figure and caption of every slice: one number varies, the other stays."""
-    runs = [run for run in runs if run.result.get("conditions")]
-    return [_plan(runs, order, axis, fixed, value) for axis, fixed, value in _slices(runs)]
+    methods = _methods(runs)
+    return [_plan(methods, order, axis, fixed, value) for axis, fixed, value in _slices(methods)]
 
 
 def condition_table(runs: list[LoadedRun]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows: of one run, what is adapted; of several, one column each, all modules adapted.
+    """Header and rows: of one run, what is adapted; of several, a column for each method, all modules adapted.
 
-    Of two runs with the same held-out tasks the difference has a column too.
+    Of two methods with the same held-out tasks the difference has a column too.
     """
-    runs = [run for run in runs if run.result.get("conditions")]
     if len(runs) == 1:
         found = runs[0].result["conditions"]
         adapted = list(dict.fromkeys(label for condition in found for label in condition["test"]))
@@ -54,44 +97,51 @@ def condition_table(runs: list[LoadedRun]) -> tuple[list[str], list[list[str]]]:
             ]
             for condition in found
         ]
-    scores = [{condition_name(c): c["test"].get("all") for c in run.result["conditions"]} for run in runs]
-    names = list(dict.fromkeys(name for run in scores for name in run))
-    paired = len(runs) == 2 and same_tasks(*runs)
-    compared = [f"{runs[0].name} − {runs[1].name}, seed by seed"] if paired else []
-    return ["Condition", *(run.name for run in runs), *compared], [
+    methods = _methods(runs)
+    scores = [{condition_name(c): c["test"].get("all") for c in method.conditions} for method in methods]
+    names = list(dict.fromkeys(name for method in scores for name in method))
+    paired = len(methods) == 2 and _paired(*methods)
+    compared = [f"{methods[0].name} − {methods[1].name}, seed by seed"] if paired else []
+    return ["Condition", *(method.name for method in methods), *compared], [
         [
             name,
-            *(with_interval(run.get(name)) for run in scores),
-            *([with_interval(difference(*(run.get(name) for run in scores)))] if paired else []),
+            *(with_interval(method.get(name)) for method in scores),
+            *([with_interval(difference(*(method.get(name) for method in scores)))] if paired else []),
         ]
         for name in names
     ]
 
 
-def _slices(runs: list[LoadedRun]) -> Iterable[tuple[str, str, int]]:
+def _paired(first: _Method, second: _Method) -> bool:
+    """Whether both had the same held-out tasks, part by part."""
+    return len(first.runs) == len(second.runs) and all(map(same_tasks, first.runs, second.runs))
+
+
+def _slices(methods: list[_Method]) -> Iterable[tuple[str, str, int]]:
     """What varies, what does not, and its value, wherever there are two conditions or more."""
-    conditions = [condition for run in runs for condition in run.result["conditions"]]
+    conditions = [condition for method in methods for condition in method.conditions]
     for axis, fixed in (tuple(_AXES), tuple(_AXES)[::-1]):
         for value in sorted({condition[fixed] for condition in conditions}):
             if len({condition[axis] for condition in conditions if condition[fixed] == value}) > 1:
                 yield axis, fixed, value
 
 
-def _plan(runs: list[LoadedRun], order: list[str], axis: str, fixed: str, value: int) -> Plan:
+def _plan(methods: list[_Method], order: list[str], axis: str, fixed: str, value: int) -> Plan:
     letter, what, title = _AXES[axis]
     other, held, _ = _AXES[fixed]
-    lines = _of_one(runs[0], axis, fixed, value) if len(order) == 1 else _of_each(runs, order, axis, fixed, value)
-    shown = "" if len(order) == 1 else " with all modules adapted"
+    alone = len(order) == 1
+    lines = _of_one(methods[0], axis, fixed, value) if alone else _of_each(methods, order, axis, fixed, value)
+    shown = "" if alone else " with all modules adapted"
     caption = (
         f"Score on held-out tasks{shown}, with 95 % intervals, against the number of {what} {letter}; "
         f"{other}, the number of {held}, is {value}."
     )
-    figure = _figure(lines, f"{what} {letter}", metric(runs[0].result))
+    figure = _figure(lines, f"{what} {letter}", metric(methods[0].runs[0].result))
     return f"slice-{other.lower()}-{value}", f"{title}: {other} = {value}", figure, caption
 
 
-def _of_one(run: LoadedRun, axis: str, fixed: str, value: int) -> list[_Line]:
-    found = [condition for condition in run.result["conditions"] if condition[fixed] == value]
+def _of_one(method: _Method, axis: str, fixed: str, value: int) -> list[_Line]:
+    found = [condition for condition in method.conditions if condition[fixed] == value]
     labels = list(dict.fromkeys(label for c in found for label in c["test"] if label != "before"))
     looks = {"all": (INK, "-", "o"), "selected": (SELECTED, "--", "D")}
     others = iter(CYCLE * len(labels))
@@ -105,14 +155,14 @@ def _of_one(run: LoadedRun, axis: str, fixed: str, value: int) -> list[_Line]:
     ]
 
 
-def _of_each(runs: list[LoadedRun], order: list[str], axis: str, fixed: str, value: int) -> list[_Line]:
+def _of_each(methods: list[_Method], order: list[str], axis: str, fixed: str, value: int) -> list[_Line]:
     return [
         (
-            short_name(run.name),
-            look(order.index(run.name)),
-            {c[axis]: c["test"]["all"] for c in run.result["conditions"] if c[fixed] == value and "all" in c["test"]},
+            short_name(method.name),
+            look(order.index(method.runs[0].name)),
+            {c[axis]: c["test"]["all"] for c in method.conditions if c[fixed] == value and "all" in c["test"]},
         )
-        for run in runs
+        for method in methods
     ]
 
 
