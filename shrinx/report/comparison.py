@@ -44,7 +44,7 @@ def adaptation(runs: list[LoadedRun], order: list[str]) -> Figure | None:
     for run in drawn:
         colour, dashes, marker = look(order.index(run.name))
         curves, series = run.result["curves"], _all(run)
-        axes.plot(curves["steps"], numbers(series["mean"]), dashes, color=colour, label=short_name(run.name))
+        axes.plot(curves["steps"], numbers(series["mean"]), dashes, color=colour, label=short_name(run.label))
         band(axes, curves["steps"], series["mean"], series.get("ci95"), colour)
         if curves.get("horizon") in curves["steps"]:
             at = curves["steps"].index(curves["horizon"])
@@ -74,7 +74,7 @@ def scores(runs: list[LoadedRun], order: list[str]) -> Figure | None:
             interval(
                 axes, score, place, look(order.index(run.name))[0], "o" if kind == "all" else "D", filled=kind == "all"
             )
-    name_rows(axes, [run.name for run in runs])
+    name_rows(axes, [run.label for run in runs])
     scale(axes, "x", values)
     within_bounds(axes, "x", metric(runs[0].result), values)
     axes.set_xlabel(metric(runs[0].result))
@@ -104,7 +104,7 @@ def variances(runs: list[LoadedRun]) -> Figure | None:
             spots = (places, values) if many else (values, places)
             axes.plot(
                 *spots, marker, color=colour, markersize=2 if many else 4.2, alpha=0.85, markeredgewidth=0,
-                label=short_name(run.name),
+                label=short_name(run.label),
             )  # fmt: skip
     values = [value for _, _, value in points]
     margin = max(1.5, (max(values) / min(values)) ** 0.05)
@@ -133,7 +133,7 @@ def _overlay(found: list[tuple[LoadedRun, dict[str, Any]]]) -> dict[str, Any]:
     for run, extra in found:
         for one in extra["series"]:
             common = all(one in other["series"] for _, other in found)
-            labelled = one if common else {**one, "label": f"{one.get('label') or ''} ({run.name})"}
+            labelled = one if common else {**one, "label": f"{one.get('label') or ''} ({run.label})"}
             if labelled not in series:
                 series.append(labelled)
     return {**found[0][1], "series": series}

@@ -1,13 +1,14 @@
 """Runs of many conditions: scores against the numbers that tell the conditions apart, for one run or several."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
+from ..runs.names import method_name
 from .axes import fit_to, metric, short_name, within_bounds
 from .comparison import look
 from .load import LoadedRun
@@ -40,6 +41,11 @@ class _Method:
     """Runs that differ in their conditions only: a line in a figure, a column in a table."""
 
     runs: tuple[LoadedRun, ...]
+    title: str = ""
+
+    @property
+    def label(self) -> str:
+        return self.title or self.name
 
     @property
     def name(self) -> str:
@@ -71,7 +77,10 @@ def _methods(runs: list[LoadedRun]) -> list[_Method]:
             found.append(_Method((run,)))
         else:
             found[place] = _Method((*found[place].runs, run))
-    return found
+    algorithms = [method.runs[0].algorithm for method in found]
+    if not all(algorithms) or len({*algorithms}) < len(found):
+        return found
+    return [replace(method, title=method_name(name)) for method, name in zip(found, algorithms, strict=True)]
 
 
 def plans(runs: list[LoadedRun], order: list[str]) -> list[Plan]:
@@ -158,7 +167,7 @@ def _of_one(method: _Method, axis: str, fixed: str, value: int) -> list[_Line]:
 def _of_each(methods: list[_Method], order: list[str], axis: str, fixed: str, value: int) -> list[_Line]:
     return [
         (
-            short_name(method.name),
+            short_name(method.label),
             look(order.index(method.runs[0].name)),
             {c[axis]: c["test"]["all"] for c in method.conditions if c[fixed] == value and "all" in c["test"]},
         )

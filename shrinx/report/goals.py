@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from ..runs.names import method_name
 from ..runs.statistics import half_width
 from .load import LoadedRun
 from .numbers import known, number, numbers, percent, short, with_interval
 
 OURS = "sigma-reptile"
-TITLES = {OURS: "σ-Reptile", "reptile": "Reptile", "sea-all": "SEA-All", "sea-emb": "SEA-Emb"}
+TITLES = {algorithm: method_name(algorithm) for algorithm in (OURS, "reptile", "sea-all", "sea-emb")}
 LONGEST = 10_000
 """Steps that a curve must go on for to show that it does not turn upward."""
 LOST = 0.01

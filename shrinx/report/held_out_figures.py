@@ -24,7 +24,7 @@ from .style import (
     MUTED,
     PAPER,
     SELECTED,
-    module_colours,
+    module_looks,
     new_figure,
     plain_axis,
     style,
@@ -39,9 +39,9 @@ def adaptation(result: dict[str, Any]) -> Figure | None:
         return None
     modules = result.get("modules") or []
     names = [module["name"] for module in modules]
-    colours = module_colours(names, [bool(module.get("selected")) for module in modules])
-    few = len(set(colours.values())) == len(names) > 1
-    figure = new_figure(3.3 if few else 2.9)
+    looks = module_looks(names, [bool(module.get("selected")) for module in modules])
+    few = len(set(looks.values())) == len(names) > 1
+    figure = new_figure(2.7 + 0.16 * math.ceil(len(curves["series"]) / 2) if few else 2.9)
     axes = figure.subplots()
     bold = {"all": INK, "selected": SELECTED}
     # The two that matter are drawn last, on top. A single module alone is the same as all.
@@ -49,7 +49,8 @@ def adaptation(result: dict[str, Any]) -> Figure | None:
     legend: dict[str, Any] = {}
     for label in [*order, *(label for label in bold if label in curves["series"])]:
         strong = label in bold
-        colour = bold.get(label) or colours.get(label, INK)
+        colour, dashes = looks.get(label, (INK, "-."))
+        colour = bold.get(label) or colour
         series = curves["series"][label]
         [line] = axes.plot(
             curves["steps"],
@@ -57,7 +58,7 @@ def adaptation(result: dict[str, Any]) -> Figure | None:
             color=colour,
             linewidth=1.8 if strong else 1.0 if few else 0.6,
             alpha=1.0 if strong else 0.8 if few else 0.45,
-            linestyle="--" if label == "selected" else "-" if strong or label in names else "-.",
+            linestyle={"all": "-", "selected": "--"}.get(label, dashes),
         )
         if strong:
             band(axes, curves["steps"], series["mean"], series.get("ci95"), colour)

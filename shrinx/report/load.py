@@ -6,6 +6,7 @@ from typing import Any
 
 from ..runs.errors import UserError
 from ..runs.folder import FORMAT, read_json, read_metrics
+from ..runs.names import method_name
 from .numbers import clean
 from .schema import CONFIG, RESULT, ROW, mismatch, uneven
 from .voices import Measures, Voices, load_measures, load_voices
@@ -25,6 +26,12 @@ class LoadedRun:
     """What a speech run has said."""
     measures: Measures = field(default_factory=dict)
     """How that was judged."""
+    title: str = ""
+    """What figures call it, if not by its name: its method, where it is the only one of it."""
+
+    @property
+    def label(self) -> str:
+        return self.title or self.name
 
     @property
     def experiment(self) -> str:
@@ -78,10 +85,18 @@ def load_runs(paths: list[Path]) -> list[LoadedRun]:
         raise UserError(f"{twice[0]} is named twice; name every run once.")
     runs = [load_run(path) for path in paths]
     names = [run.name for run in runs]
-    return [
+    numbered = [
         run if names.count(run.name) == 1 else replace(run, name=f"{run.name} ({names[: index + 1].count(run.name)})")
         for index, run in enumerate(runs)
     ]
+    return [replace(run, title=title) for run, title in zip(numbered, _titles(numbered), strict=True)]
+
+
+def _titles(runs: list[LoadedRun]) -> list[str]:
+    """Methods, where runs differ in nothing else that has a name."""
+    algorithms = [run.algorithm for run in runs]
+    told = len({run.experiment for run in runs}) == 1 and len({*algorithms}) == len(runs) and all(algorithms)
+    return [method_name(algorithm) if told else "" for algorithm in algorithms]
 
 
 def _metrics(path: Path) -> tuple[dict[str, Any], ...]:

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ..data.speech import RATE
-from .axes import adaptation_axes, band, fit_to, name_rows, scale, short_name
+from .axes import adaptation_axes, fit_to, name_rows, scale, short_name
 from .comparison import look
 from .load import LoadedRun
 from .numbers import clean, known, numbers, short, with_interval
@@ -43,7 +43,6 @@ def curves(series: Sequence[tuple[str, LoadedRun, str]]) -> Figure | None:
         steps, curve = run.result["curves"]["steps"], _curve(run, name)
         means = numbers(curve["mean"])
         axes.plot(steps, means, dashes, color=colour, label=short_name(title, 34))
-        band(axes, steps, curve["mean"], curve.get("ci95"), colour)
         stop = run.result["speech"]["stops"].get(name)
         if stop in steps:
             axes.plot(stop, means[steps.index(stop)], marker, color=colour, markersize=4.5)
@@ -152,8 +151,9 @@ def judged(runs: Sequence[LoadedRun]) -> tuple[list[str], list[list[str]]]:
 
 
 _CURVES = (
-    "Negative log-likelihood of test speakers' other utterances against steps of adaptation, mean over speakers with "
-    "95 % interval. The mark is where the voices on this page stop. Curves that turn upward overfit."
+    "Negative log-likelihood of test speakers' other utterances against steps of adaptation, mean over speakers. These "
+    "differ far more than methods do, so that intervals, which are in the tables, would hide the curves. The mark is "
+    "where the voices on this page stop. Curves that turn upward overfit."
 )
 _SIMILARITY = (
     "Cosine between d-vectors of what a voice says and of what the real speaker says; a dot is a test speaker, the box "
@@ -173,7 +173,7 @@ def _by_size(runs: Sequence[LoadedRun]) -> dict[str, list[tuple[str, LoadedRun, 
     for run in runs:
         for name in (run.result.get("curves") or {}).get("series") or {}:
             modules, _, size = name.partition(", ")
-            title = clean(run.name) if modules == "all" else f"{clean(run.name)}, {modules}"
+            title = clean(run.label) if modules == "all" else f"{clean(run.label)}, {modules}"
             groups.setdefault(size.removesuffix(" utterances"), []).append((title, run, name))
     return groups
 

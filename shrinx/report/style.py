@@ -102,8 +102,9 @@ def plain_axis(axes: Axes, which: str) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
 
 
-def module_colours(names: list[str], selected: list[bool]) -> dict[str, str]:
-    """A colour per module, the same in every figure; beyond a handful only selected or not can be told apart."""
-    if len(names) <= len(CYCLE) + 1:
-        return dict(zip(names, (*CYCLE, MUTED), strict=False))
-    return {name: SELECTED if chosen else MUTED for name, chosen in zip(names, selected, strict=True)}
+def module_looks(names: list[str], selected: list[bool]) -> dict[str, tuple[str, str]]:
+    """Colour and dashes per module, the same in every figure; beyond a dozen only selected or not can be told apart."""
+    looks = [(colour, dashes) for dashes in ("-", "--") for colour in (*CYCLE, MUTED)]
+    if len(names) <= len(looks):
+        return dict(zip(names, looks, strict=False))
+    return {name: (SELECTED if chosen else MUTED, "-") for name, chosen in zip(names, selected, strict=True)}

@@ -14,7 +14,7 @@ from .axes import (
 from .numbers import known, log_variances, mean
 from .style import (
     BLUE,
-    module_colours,
+    module_looks,
     new_figure,
     plain_axis,
     style,
@@ -53,9 +53,9 @@ def training_variances(rows: Sequence[dict[str, Any]], result: dict[str, Any]) -
     rows = thin(rows, max(40, min(400, 6000 // len(modules))))
     names = [module["name"] for module in modules]
     selected = [bool(module.get("selected")) for module in modules]
-    colours = module_colours(names, selected)
-    few = len(set(colours.values())) == len(names)
-    figure = new_figure(3.1 if few else 2.9)
+    looks = module_looks(names, selected)
+    few = len(set(looks.values())) == len(names)
+    figure = new_figure(2.6 + 0.16 * math.ceil(len(names) / 2) if few else 2.9)
     axes = figure.subplots()
     steps = [row["step"] for row in rows]
     averages = [log_variances(row, len(names)) for row in rows]
@@ -64,7 +64,8 @@ def training_variances(rows: Sequence[dict[str, Any]], result: dict[str, Any]) -
         [line] = axes.plot(
             steps,
             [average[index] for average in averages],
-            color=colours[names[index]],
+            color=looks[names[index]][0],
+            linestyle=looks[names[index]][1],
             linewidth=(1.9 if selected[index] else 1.1) if few else 0.8,
             alpha=1.0 if few or selected[index] else 0.5,
             marker="o" if len(steps) == 1 else "",
