@@ -1,6 +1,7 @@
 """The tool behind `make results`, on made-up runs: what it makes of them, and what it says when something is wrong."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,17 @@ from tools.summary.documents import tables_in
 from tools.summary.errors import SummaryError
 from tools.summary.paper import Groups, Paper, Reference
 from tools.summary.rows import collect
-from tools.summary.runs import load_run
+from tools.summary.runs import load_run, load_runs
+from tools.summary.tables import render_all
 
-CONFIG = {"format": 1, "experiment": "toy", "algorithm": "sigma-maml", "preset": "paper", "seeds": 2, "config": {}}
+CONFIG = {
+    "format": 1,
+    "experiment": "toy",
+    "algorithm": "sigma-maml",
+    "preset": "paper",
+    "seeds": 2,
+    "config": {"steps": 3},
+}
 ENVIRONMENT = {"command": "shrinx run toy", "commit": "abc", "date": "2026-01-01", "device": "cpu", "jax": "0.10"}
 RESULT = {
     "metric": {"name": "error", "lower_is_better": True},
@@ -51,6 +60,8 @@ columns = [
   { title = "off by", condition = "all", show = "difference" },
   { title = "of", condition = "all", show = "experiment" },
   { title = "fastest", condition = "all, at its best", metric = "steps" },
+  { title = "trained", condition = "for ever", metric = "steps", show = "setting" },
+  { title = "rate", condition = "none", metric = "rate", show = "setting" },
 ]
 """
 PAPER = """
@@ -156,15 +167,57 @@ def test_tables(root):
         "| w alone | 90 % | 0.5 | – |",
     ]
     assert tables["methods"].splitlines() == [
-        "| method | all | paper | goal | off by | of | fastest |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-        "| σ-MAML | 0.50 ± 0.12 | 0.45 | below 1 | +0.050 | toy | 5 |",
+        "| method | all | paper | goal | off by | of | fastest | trained | rate |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| σ-MAML | 0.50 ± 0.12 | 0.45 | below 1 | +0.050 | toy | 5 | 3 | none |",
     ]
     text = (root / "README.md").read_text()
     assert text.startswith("# Toy\n\n<!-- table: modules -->\n\n| what adapts")
     assert "<!-- end -->\n\ntext\n\n<!-- table: methods -->" in text
     assert main([], root) == 0
     assert (root / "README.md").read_text() == text
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    """Two runs of two seeds, which are better understood side by side, and one of three."""
+    scores = {"one": [0.5, 0.9], "two": [0.25, 0.75], "three": [0.5, 0.5, 0.5]}
+    for name, values in scores.items():
+        score = {"mean": sum(values) / len(values), "ci95": 1.0, "over": "seeds", "values": values}
+        tasks = score | {"over": "tasks"}
+        result = {"metric": {"name": "accuracy", "lower_is_better": False}, "test": {"all": score, "before": tasks}}
+        write_run(tmp_path / "results" / "toy" / name, result=result)
+
+    def table(first: str, second: str, condition: str) -> str:
+        path = tmp_path / "tables.toml"
+        path.write_text(f'''[gains]
+            pairs = [["toy/{first}", "toy/{second}"]]
+            columns = [{{ title = "all of it", condition = "{condition}" }}]''')
+        return render_all(path, load_runs(tmp_path / "results"), [])["gains"]
+
+    return table
+
+
+def test_gains_seed_by_seed(pairs):
+    # 12.706, Student's t of one degree of freedom, times the standard error of 25 and 15 points.
+    assert pairs("one", "two", "all").splitlines() == [
+        "| gain in points | all of it |",
+        "| --- | --- |",
+        "| σ-MAML over σ-MAML | +20.0 ± 63.5 |",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "condition", "message"),
+    [
+        ("one", "three", "all", "pairs toy/one and toy/three of other seeds"),
+        ("one", "two", "before", "asks for 'before' seed by seed, which toy/one has not; known: all"),
+        ("one", "four", "all", "names results/toy/four, which is not there"),
+    ],
+)
+def test_runs_that_are_no_pair(pairs, first, second, condition, message):
+    with pytest.raises(SummaryError, match=re.escape(message)):
+        pairs(first, second, condition)
 
 
 @pytest.mark.parametrize("part", ["table", "summary", "missing", "run"])
@@ -211,7 +264,7 @@ def test_drift_is_detected_and_mended(root, capsys, part):
         ("results/tables.toml", TABLES.replace("toy/one", "toy/two"), "'modules' names results/toy/two, which is not"),
         ("results/tables.toml", TABLES.replace('"all" }', '"al" }'), "'methods' asks for 'al' (error), which toy/one"),
         ("results/tables.toml", TABLES.replace("goal", "gaol"), "a column that shows 'gaol'; known: measured,"),
-        ("results/tables.toml", TABLES.replace("modules =", "module ="), "'modules' must have either `modules`"),
+        ("results/tables.toml", TABLES.replace("modules =", "module ="), "'modules' must have `modules`, a run"),
         ("results/tables.toml", TABLES.replace("[methods]", "[m]"), "shows table 'methods', which results/tables"),
         ("results/tables.toml", TABLES + '\n[more]\nmodules = "toy/one"', "'more' of results/tables.toml is shown now"),
         ("README.md", README[: README.rindex("<!-- end")], "README.md: table 'methods' has no `<!-- end -->` after"),

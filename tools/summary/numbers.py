@@ -59,6 +59,15 @@ def points(mean: float | None, paper: float | None) -> str:
     return f"{100 * (mean - paper):+.1f}".replace("-", "−")
 
 
+def gain_with_interval(gain: float, ci95: float | None) -> str:
+    """A difference of two shares of right answers, in percentage points.
+
+    >>> gain_with_interval(0.0472, 0.0318), gain_with_interval(-0.131, 0.16), gain_with_interval(0.045, None)
+    ('+4.7 ± 3.2', '−13.1 ± 16.0', '+4.5')
+    """
+    return points(gain, 0.0) + (f" ± {100 * ci95:.1f}" if ci95 else "")
+
+
 def percent(share: float | None) -> str:
     """
     >>> percent(0.0454), percent(0.90857), percent(1.0), percent(0.0006)

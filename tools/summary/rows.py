@@ -61,13 +61,18 @@ def _compact(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
-def measured(run: Run, paper: Paper) -> Iterator[tuple[str, str, Score]]:
-    """Condition, metric and value of everything a run has measured."""
+def measured_by(run: Run) -> Iterator[tuple[str, str, Score]]:
+    """Condition, metric and value of everything that held-out tasks have told about a run."""
     for condition, score in run.scores.items():
         yield condition, run.metric, score
     yield from _along_curves(run)
     yield from _in_conditions(run)
     yield from _judged(run)
+
+
+def measured(run: Run, paper: Paper) -> Iterator[tuple[str, str, Score]]:
+    """The same of everything about a run: its scores, its modules, its time."""
+    yield from measured_by(run)
     # Without a prior on the modules there are no variances to choose some of them by.
     variances = run.variances if all(map(math.isfinite, run.variances.values())) else {}
     total = sum(run.sizes.values())

@@ -1,4 +1,4 @@
-"""Reading the folder of a finished run. It imports neither shrinx nor jax: it has to take moments."""
+"""Reading the folder of a finished run."""
 
 import json
 import math
@@ -15,6 +15,7 @@ class Score:
 
     mean: float
     ci95: float = math.nan
+    by_seed: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,8 @@ class Run:
     experiment: str
     algorithm: str
     preset: str
+    settings: dict[str, Any]
+    """Every field of its configuration. One from before an option was there lacks it."""
     seeds: int
     command: str
     commit: str | None
@@ -172,6 +175,7 @@ def _parse(
         experiment=config["experiment"],
         algorithm=config["algorithm"],
         preset=config["preset"],
+        settings=config.get("config", {}),
         seeds=int(config["seeds"]),
         command=environment["command"],
         commit=environment["commit"],
@@ -223,7 +227,9 @@ def _voice(method: str) -> str:
 
 
 def _score(score: dict[str, Any]) -> Score:
-    return Score(_number(score["mean"]), _number(score.get("ci95")))
+    # What a mean is over says the run: only seeds can be put beside those of another.
+    by_seed = score.get("values") if score.get("over") == "seeds" else None
+    return Score(_number(score["mean"]), _number(score.get("ci95")), tuple(map(_number, by_seed or ())))
 
 
 def _curves(curves: dict[str, Any] | None, lower_is_better: bool) -> dict[str, Curve]:

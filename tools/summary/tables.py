@@ -1,35 +1,30 @@
 """Markdown tables of rows, as `results/tables.toml` declares them.
 
-A table shows either the modules of one run (what adapts, how far, and what comes of it) or several runs, one a line.
+A table shows the modules of one run (what adapts, how far, and what comes of it), several runs, one a line, or
+pairs of runs, by how much the first is better than the second, seed by seed.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shrinx.runs.names import method_name
+from shrinx.runs.statistics import half_width
+
 from .errors import SummaryError
-from .numbers import difference, percent, points, rate_with_interval, short, with_interval
+from .numbers import difference, gain_with_interval, percent, points, rate_with_interval, short, with_interval
 from .paper import read_toml
-from .rows import Row
+from .rows import Row, measured_by
 from .runs import Run
-
-_WORDS = {
-    "sigma": "σ",
-    "maml": "MAML",
-    "imaml": "iMAML",
-    "fomaml": "FOMAML",
-    "reptile": "Reptile",
-    "sgd": "SGD",
-    "sea": "SEA",
-}
-
 
 _RATES = ("accuracy", "digit-accuracy")
 """Metrics that are shares of right answers, and read better in percent."""
 
-SHOWN = ("measured", "paper", "goal", "difference", "experiment")
-"""What a column may show: the number, what it is compared with, how far it is from the paper's, whose it is."""
+SHOWN = ("measured", "paper", "goal", "difference", "experiment", "setting")
+"""What a column may show: the number, what it is compared with, how far it is from the paper's, whose it is; or the
+setting of the run that `metric` names, where `condition` is what stands there for none."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +89,9 @@ def runs_table(name: str, runs: Sequence[Run], columns: Sequence[Column], cells:
     """Several runs, one a line."""
 
     def cell(run: Run, column: Column) -> str:
+        if column.show == "setting":
+            setting = run.settings.get(column.metric or "")
+            return column.condition if setting is None else str(setting)
         found = cells.find(name, run, column.condition, column.metric or run.metric)
         match column.show:
             case "paper":
@@ -106,8 +104,42 @@ def runs_table(name: str, runs: Sequence[Run], columns: Sequence[Column], cells:
                 return run.experiment
         return _measured(found)
 
-    lines = [(_method(run.algorithm), *(cell(run, column) for column in columns)) for run in runs]
+    lines = [(method_name(run.algorithm), *(cell(run, column) for column in columns)) for run in runs]
     return _markdown(("method", *(column.title for column in columns)), lines)
+
+
+def gains_table(name: str, pairs: Sequence[tuple[Run, Run]], columns: Sequence[Column]) -> str:
+    """By how much the first run of each pair is better than the second: the mean over seeds of differences, and its
+    interval, in points of a share of right answers. Seeds have test tasks of their own, the same in both runs, which
+    makes intervals of scores wide and those of differences narrow."""
+
+    def cell(ours: Run, theirs: Run, column: Column) -> str:
+        first, second = (_by_seed(name, run, column.condition) for run in (ours, theirs))
+        if len(first) != len(second):
+            raise SummaryError(
+                f"results/tables.toml: table {name!r} pairs {ours.name} and {theirs.name} of other seeds."
+            )
+        gains = [a - b for a, b in zip(first, second, strict=True)]
+        return gain_with_interval(math.fsum(gains) / len(gains), half_width(gains))
+
+    lines = [
+        (
+            f"{method_name(ours.algorithm)} over {method_name(theirs.algorithm)}",
+            *(cell(ours, theirs, c) for c in columns),
+        )
+        for ours, theirs in pairs
+    ]
+    return _markdown(("gain in points", *(column.title for column in columns)), lines)
+
+
+def _by_seed(table: str, run: Run, condition: str) -> tuple[float, ...]:
+    known = {asked: score.by_seed for asked, metric, score in measured_by(run) if metric in _RATES and score.by_seed}
+    if condition not in known:
+        raise SummaryError(
+            f"results/tables.toml: table {table!r} asks for {condition!r} seed by seed, which {run.name} has not; "
+            f"known: {', '.join(known) or 'none'}."
+        )
+    return known[condition]
 
 
 def _render(name: str, declared: dict[str, Any], runs: Mapping[str, Run], cells: Cells) -> str:
@@ -121,8 +153,12 @@ def _render(name: str, declared: dict[str, Any], runs: Mapping[str, Run], cells:
             return modules_table(name, run(folder), cells)
         case {"runs": list(folders), "columns": list(columns), **rest} if not rest:
             return runs_table(name, [run(folder) for folder in folders], [_column(name, c) for c in columns], cells)
+        case {"pairs": list(pairs), "columns": list(columns), **rest} if not rest:
+            both = [(run(ours), run(theirs)) for ours, theirs in pairs]
+            return gains_table(name, both, [_column(name, c) for c in columns])
     raise SummaryError(
-        f"results/tables.toml: table {name!r} must have either `modules`, a run's folder, or `runs` and `columns`."
+        f"results/tables.toml: table {name!r} must have `modules`, a run's folder, or `runs` and `columns`, or `pairs` "
+        "of runs and `columns`."
     )
 
 
@@ -145,14 +181,6 @@ def _measured(row: Row) -> str:
 def _markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     rule = ["---"] * len(header)
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, rule, *lines))
-
-
-def _method(algorithm: str) -> str:
-    """
-    >>> _method("sigma-imaml"), _method("meta-sgd")
-    ('σ-iMAML', 'Meta-SGD')
-    """
-    return "-".join(_WORDS.get(word, word.capitalize()) for word in algorithm.split("-"))
 
 
 def _and(names: Sequence[str]) -> str:
