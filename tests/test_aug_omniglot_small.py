@@ -6,6 +6,7 @@ from dataclasses import asdict, fields, replace
 from functools import partial
 from itertools import product
 
+import compiled_once
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ from shrinx.cli import main
 from shrinx.experiments import aug_omniglot, aug_omniglot_small
 from shrinx.experiments.aug_omniglot_small import ALGORITHMS, PRESETS, conditions_of
 from shrinx.models.conv import ConvNet
-from shrinx.runs import stages
+from shrinx.runs import stages, training
 from shrinx.runs.conditions import lanes_of
 from shrinx.runs.errors import UserError
 from shrinx.runs.execute import execute
@@ -69,6 +70,7 @@ def finished(tmp_path_factory, settings):
     folder = tmp_path_factory.mktemp("runs") / "whole"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stages, "CHECKPOINT_SECONDS", 0.0)
+        patch.setattr(training, "train_in_chunks", compiled_once.train_in_chunks)
         execute(request(settings), folder, report=False)
     return folder
 

@@ -11,6 +11,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+import compiled_once
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from shrinx import cli
 from shrinx.cli import main
 from shrinx.experiments import EXPERIMENTS, find_experiment
 from shrinx.models.conv import ConvNet
-from shrinx.runs import checkpoint
+from shrinx.runs import checkpoint, training
 from shrinx.runs.errors import UserError
 from shrinx.runs.folder import Request, RunFolder, read_metrics
 from shrinx.runs.progress import sparkline
@@ -59,6 +60,7 @@ def test_every_experiment_and_algorithm_runs(tmp_path, capsys, monkeypatch, expe
     if experiment in FOLDERS:
         monkeypatch.setenv("SHRINX_DATA", str(FOLDERS[experiment](tmp_path)))
         monkeypatch.setattr(find_experiment(experiment).module, "ConvNet", partial(ConvNet, num_blocks=1))
+    monkeypatch.setattr(training, "train_in_chunks", compiled_once.train_in_chunks)
     assert run(tmp_path / "run", "--seeds", "2", experiment=experiment, algorithm=algorithm) == 0
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["experiment"], result["algorithm"], result["preset"]) == (experiment, algorithm, "quick")

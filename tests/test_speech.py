@@ -4,6 +4,7 @@ import signal
 from dataclasses import replace
 from functools import partial
 
+import compiled_once
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ import shrinx as sx
 from shrinx import _pace
 from shrinx.data.audio import decode
 from shrinx.data.speech import RATE, SpeakerSplit, spoken_digits
-from shrinx.experiments import find_experiment, speech_adapting, speech_results
+from shrinx.experiments import find_experiment, speech, speech_adapting, speech_results
 from shrinx.experiments.speech_adapting import Adaptation, adapt_voices
 from shrinx.experiments.speech_modules import (
     by_depth,
@@ -78,7 +79,8 @@ def heard_pitch(levels):
     return np.argmax(np.abs(np.fft.rfft(wave * np.hanning(len(wave))))) * RATE / len(wave)
 
 
-def test_after_adaptation_a_new_voice_has_its_own_pitch(tmp_path, data):
+def test_after_adaptation_a_new_voice_has_its_own_pitch(tmp_path, data, monkeypatch):
+    monkeypatch.setattr(speech, "train_in_chunks", compiled_once.train_in_chunks)
     run(tmp_path / "pretrained", data, "pretrain", num_updates=150, chunk=150, adapt_steps=0)
     meta = {"num_updates": 1, "warmup": 0, "chunk": 1, "inner_steps": 4, "mean_rate": 1e-4, "inner_rate": 1e-2}
     started = {**meta, "pretrained": str(tmp_path / "pretrained"), "adapt_steps": 60}

@@ -25,7 +25,8 @@ class Kept(eqx.Module):
     def begin(cls, learner: Learner, prior: Prior) -> "Kept":
         state = learner.init(prior)
         # Not the prior as it was given: what the learner imposes and adds (rates of Meta-SGD) is a part of it.
-        return cls(state, state.prior, jnp.full((), jnp.inf))
+        # The loss has a type of its own: a weak one would not outlive the first chunk, and all be compiled anew.
+        return cls(state, state.prior, jnp.asarray(jnp.inf, dtype=jnp.result_type(float)))
 
     def after(self, state: LearnerState, loss: Float[Array, ""], *, keep_best: bool) -> "Kept":
         """After another chunk with this mean query loss, which is NaN if no task was any use."""
