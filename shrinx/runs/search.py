@@ -70,7 +70,7 @@ def score_trials(
         kept, metrics = train_chunk(setup, setup.learner, (kept, key, split), source, start, num_updates)
         return kept, metrics["query_loss"]
 
-    def score(one: dict[str, Array], prior: Prior, members: tuple[str, ...] | None, source: TaskSource) -> Array:
+    def score(one: dict[str, Array], prior: Prior, source: TaskSource) -> Array:
         setup = configured(one)
         task_key, adapt_key = jax.random.split(jax.random.fold_in(key, 3))
         scores = evaluate(
@@ -81,7 +81,6 @@ def score_trials(
             num_steps=setup.adapt_steps,
             key=adapt_key,
             sample=setup.learner.sample,
-            trainable=members,
             metric_fn=setup.metric_fn,
             chunk_size=setup.test_chunk,
         )
@@ -100,7 +99,12 @@ def score_trials(
         if progress is not None:
             progress(start + count, np.asarray(losses))
     judge = eqx.filter_jit(
-        lambda values, priors, members, source: jax.vmap(lambda o, p: score(o, p, members, source))(values, priors)
+        lambda values, priors, source: jax.vmap(lambda one, prior: score(one, prior, source))(values, priors)
     )
-    result = {label: np.asarray(judge(values, kept.prior, names, validation_tasks)) for label, names in subsets.items()}
+
+    def adapting(names: tuple[str, ...] | None) -> Prior:
+        # Not by `trainable`, whose names are a part of the program: every set would be compiled anew.
+        return kept.prior if names is None else jax.vmap(lambda prior: prior.freeze_all_but(names))(kept.prior)
+
+    result = {label: np.asarray(judge(values, adapting(names), validation_tasks)) for label, names in subsets.items()}
     return {**result, "log_variance": np.asarray(kept.prior.log_variance)}
