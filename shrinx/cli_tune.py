@@ -12,6 +12,8 @@ from .runs.errors import UserError
 
 def run_tune(rest: list[str]) -> int:
     """Search hyperparameters on validation tasks."""
+    from rich.console import Console
+
     from .runs.tune import tune
 
     look = first_look(rest, "tune", "shrinx tune sinusoid --algorithm sigma-maml --trials 64 --storage sqlite:///t.db")
@@ -36,17 +38,21 @@ def run_tune(rest: list[str]) -> int:
     if options.trials < 0 or options.batch < 1:
         raise UserError("--trials must be at least 0 and --batch at least 1.")
     space = look.experiment.module.search_space(options.config)
-    study = tune(
-        look.experiment.module,
-        options.config,
-        space,
-        name=options.study or f"{look.experiment.name}-{look.algorithm}",
-        storage=options.storage,
-        num_trials=options.trials,
-        batch=options.batch,
-        seed=options.config.seed,
-        report=lambda line: print(line, file=sys.stderr),
-    )
+    try:
+        study = tune(
+            look.experiment.module,
+            options.config,
+            space,
+            name=options.study or f"{look.experiment.name}-{look.algorithm}",
+            storage=options.storage,
+            num_trials=options.trials,
+            batch=options.batch,
+            seed=options.config.seed,
+            console=Console(stderr=True),
+        )
+    except KeyboardInterrupt:
+        print(f"\nshrinx: interrupted; finished trials are in {options.storage}.", file=sys.stderr)
+        return 130
     trials = study.get_trials()
     if not trials:
         raise UserError(f"The study in {options.storage} holds no trials yet: add some with --trials, or name another.")

@@ -25,6 +25,7 @@ from shrinx.runs import checkpoint, training
 from shrinx.runs.errors import UserError
 from shrinx.runs.folder import Request, RunFolder, read_metrics
 from shrinx.runs.progress import sparkline
+from shrinx.runs.search import Search
 from shrinx.runs.statistics import half_width, summarise
 
 TOY = ["--num-updates", "4", "--inner-steps", "3", "--adapt-steps", "2"]
@@ -332,7 +333,10 @@ def test_a_study_is_shared_through_its_storage(tmp_path, capsys, algorithm):
     command = ["tune", "sinusoid", "--algorithm", algorithm, "--storage", storage, *TOY, "--hidden", "4"]
     for trials in ("3", "1"):
         assert main([*command, "--trials", trials, "--batch", "2", "--decay", "0.0"]) == 0
-    assert "Best of" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "Best of" in said.out
+    assert said.err.startswith("4/8 0 of 3 trials, none finished yet, least loss ")
+    assert "8/8 " in said.err
     study = optuna.load_study(study_name=f"sinusoid-{algorithm}", storage=storage)
     assert len(study.trials) == 4
     assert len({tuple(trial.params.items()) for trial in study.trials}) == 4
@@ -340,3 +344,23 @@ def test_a_study_is_shared_through_its_storage(tmp_path, capsys, algorithm):
     for trial in study.trials:
         assert set(trial.user_attrs["variances"]) == {"w0", "b0", "w1", "b1", "w2", "b2"}
         assert all(variance > 0 for variance in trial.user_attrs["variances"].values())
+
+
+def test_an_interrupted_search_keeps_what_it_has(tmp_path, capsys, monkeypatch):
+    import optuna
+
+    storage, batches = f"sqlite:///{tmp_path / 'study.db'}", []
+
+    def second_fails(search, columns, **options):
+        batches.append(columns)
+        if len(batches) == 2:
+            raise KeyboardInterrupt
+        return score(search, columns, **options)
+
+    score = Search.score
+    monkeypatch.setattr(Search, "score", second_fails)
+    command = ["tune", "sinusoid", "--storage", storage, *TOY, "--hidden", "4", "--trials", "2", "--batch", "1"]
+    assert main(command) == 130
+    assert f"interrupted; finished trials are in {storage}" in capsys.readouterr().err
+    study = optuna.load_study(study_name="sinusoid-sigma-maml", storage=storage)
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "FAIL"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from shrinx.experiments import sinusoid
-from shrinx.runs.search import score_trials
+from shrinx.runs.search import Search, score_trials
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 4])
@@ -25,3 +25,20 @@ def test_trials_have_the_updates_asked_for(chunk):
     assert seen == [4, *range(chunk, 4, chunk), 4]
     np.testing.assert_allclose(pieces["log_variance"], whole["log_variance"], rtol=1e-5)
     np.testing.assert_allclose(pieces["all"], whole["all"], rtol=1e-4)
+
+
+def test_batches_of_as_many_trials_compile_once():
+    config = replace(sinusoid.preset_config("sigma-maml", "quick"), num_updates=2, adapt_steps=2, num_test_tasks=2)
+    compiled, setups = [], []
+
+    def setup_of(config):
+        setups.append(config)
+        return sinusoid.setup(config)
+
+    with jax.numpy_dtype_promotion("standard"):
+        search = Search(setup_of, replace(config, inner_steps=2))
+        for rate in (1e-3, 1e-2):
+            found = search.score({"mean_rate": np.asarray([rate, 2 * rate])}, subsets={"all": None, "w0": ("w0",)})
+            compiled.append(len(setups))
+    assert compiled[0] == compiled[1]
+    assert set(found) == {"all", "w0", "log_variance"}

@@ -26,7 +26,7 @@ def resumable(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        raise UserError(f"No space left for {path}: make room, then go on with --resume.") from error
+        raise UserError(f"No space left for {path}: make room, then call it again (a run: with --resume).") from error
     finally:
         if before is not None:
             signal.signal(signal.SIGTERM, before)

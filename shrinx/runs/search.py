@@ -6,7 +6,7 @@ the like. The rest (inner steps, network sizes) is fixed by the base configurati
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
@@ -19,6 +19,9 @@ from .._prior import Prior
 from .kept import Kept
 from .setup import Setup, TaskSource, draw
 from .training import train_chunk
+
+Progress: TypeAlias = Callable[[int, np.ndarray], None]
+"""Called with how many updates are made and the query loss of each trial in the last of them."""
 
 
 def with_values(config: Any, values: Mapping[str, Any]) -> Any:
@@ -38,7 +41,7 @@ def score_trials(
     seed: int = 0,
     subsets: Mapping[str, tuple[str, ...] | None] | None = None,
     chunk: int | None = None,
-    progress: Callable[[int, np.ndarray], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, np.ndarray]:
     """Meta-train every trial and score it on validation tasks, drawn apart from training and test tasks.
 
@@ -48,63 +51,81 @@ def score_trials(
 
     **Returns:** label -> score per trial (mean over validation tasks), and `log_variance` of shape `[trials, modules]`.
     """
-    values = {name: jnp.asarray(column, jnp.float32) for name, column in trials.items()}
-    key, shared = jax.random.key(seed), setup_of(base)
-    split = jax.tree.map(lambda x: x[0], shared.splits([seed]))
-    shared.check(split)
-    # The tasks are those of the base: a data set goes into the compiled programs as an argument.
-    validation_tasks = shared.validation_tasks or shared.test_tasks
-    subsets = {"all": None} if subsets is None else subsets
+    return Search(setup_of, base, seed=seed, chunk=chunk).score(trials, subsets=subsets, progress=progress)
 
-    def configured(one: dict[str, Array]) -> Setup:
-        return setup_of(with_values(base, one))
 
-    def init(one: dict[str, Array]) -> Kept:
-        setup = configured(one)
-        return Kept.begin(setup.learner, setup.init(jax.random.fold_in(key, 0)))
+class Search:
+    """[`score_trials`][shrinx.runs.search.score_trials] again and again: batches of as many trials compile once."""
 
-    def train(
-        one: dict[str, Array], kept: Kept, start: Array, num_updates: int, source: TaskSource
-    ) -> tuple[Kept, Array]:
-        setup = configured(one)
-        kept, metrics = train_chunk(setup, setup.learner, (kept, key, split), source, start, num_updates)
-        return kept, metrics["query_loss"]
+    def __init__(self, setup_of: Callable[[Any], Setup], base: Any, *, seed: int = 0, chunk: int | None = None):
+        self._shared, self._num_updates = setup_of(base), base.num_updates
+        self._chunk = self._shared.chunk if chunk is None else chunk
+        key, shared = jax.random.key(seed), self._shared
+        split = jax.tree.map(lambda x: x[0], shared.splits([seed]))
+        shared.check(split)
 
-    def score(one: dict[str, Array], prior: Prior, source: TaskSource) -> Array:
-        setup = configured(one)
-        task_key, adapt_key = jax.random.split(jax.random.fold_in(key, 3))
-        scores = evaluate(
-            setup.loss_fn,
-            prior,
-            draw(source, task_key, split),
-            setup.solver_for(split),
-            num_steps=setup.adapt_steps,
-            key=adapt_key,
-            sample=setup.learner.sample,
-            metric_fn=setup.metric_fn,
-            chunk_size=setup.test_chunk,
+        def configured(one: dict[str, Array]) -> Setup:
+            return setup_of(with_values(base, one))
+
+        def init(one: dict[str, Array]) -> Kept:
+            setup = configured(one)
+            return Kept.begin(setup.learner, setup.init(jax.random.fold_in(key, 0)))
+
+        def train(
+            one: dict[str, Array], kept: Kept, start: Array, num_updates: int, source: TaskSource
+        ) -> tuple[Kept, Array]:
+            setup = configured(one)
+            kept, metrics = train_chunk(setup, setup.learner, (kept, key, split), source, start, num_updates)
+            return kept, metrics["query_loss"]
+
+        def score(one: dict[str, Array], prior: Prior, source: TaskSource) -> Array:
+            setup = configured(one)
+            task_key, adapt_key = jax.random.split(jax.random.fold_in(key, 3))
+            scores = evaluate(
+                setup.loss_fn,
+                prior,
+                draw(source, task_key, split),
+                setup.solver_for(split),
+                num_steps=setup.adapt_steps,
+                key=adapt_key,
+                sample=setup.learner.sample,
+                metric_fn=setup.metric_fn,
+                chunk_size=setup.test_chunk,
+            )
+            return jnp.mean(scores)
+
+        self._init = jax.jit(jax.vmap(init))
+        self._advance = eqx.filter_jit(
+            lambda values, kept, start, count, source: jax.vmap(
+                lambda one, mine: train(one, mine, start, count, source)
+            )(values, kept)
         )
-        return jnp.mean(scores)
+        self._judge = eqx.filter_jit(
+            lambda values, priors, source: jax.vmap(lambda one, prior: score(one, prior, source))(values, priors)
+        )
 
-    kept = jax.jit(jax.vmap(init))(values)
+    def score(
+        self,
+        trials: Mapping[str, np.ndarray],
+        *,
+        subsets: Mapping[str, tuple[str, ...] | None] | None = None,
+        progress: Progress | None = None,
+    ) -> dict[str, np.ndarray]:
+        """What `score_trials` returns."""
+        values = {name: jnp.asarray(column, jnp.float32) for name, column in trials.items()}
+        kept, shared = self._init(values), self._shared
+        for start in range(0, self._num_updates, self._chunk):
+            count = min(self._chunk, self._num_updates - start)
+            kept, losses = self._advance(values, kept, jnp.asarray(start, jnp.int32), count, shared.train_tasks)
+            if progress is not None:
+                progress(start + count, np.asarray(losses))
+        # The tasks are those of the base: a data set goes into the compiled programs as an argument.
+        tasks = shared.validation_tasks or shared.test_tasks
 
-    @eqx.filter_jit
-    def advance(values: Any, kept: Kept, start: Array, num_updates: int, source: TaskSource) -> tuple[Kept, Array]:
-        return jax.vmap(lambda one, mine: train(one, mine, start, num_updates, source))(values, kept)
+        def adapting(names: tuple[str, ...] | None) -> Prior:
+            # Not by `trainable`, whose names are a part of the program: every set would be compiled anew.
+            return kept.prior if names is None else jax.vmap(lambda prior: prior.freeze_all_but(names))(kept.prior)
 
-    size = shared.chunk if chunk is None else chunk
-    for start in range(0, base.num_updates, size):
-        count = min(size, base.num_updates - start)
-        kept, losses = advance(values, kept, jnp.asarray(start, jnp.int32), count, shared.train_tasks)
-        if progress is not None:
-            progress(start + count, np.asarray(losses))
-    judge = eqx.filter_jit(
-        lambda values, priors, source: jax.vmap(lambda one, prior: score(one, prior, source))(values, priors)
-    )
-
-    def adapting(names: tuple[str, ...] | None) -> Prior:
-        # Not by `trainable`, whose names are a part of the program: every set would be compiled anew.
-        return kept.prior if names is None else jax.vmap(lambda prior: prior.freeze_all_but(names))(kept.prior)
-
-    result = {label: np.asarray(judge(values, adapting(names), validation_tasks)) for label, names in subsets.items()}
-    return {**result, "log_variance": np.asarray(kept.prior.log_variance)}
+        subsets = {"all": None} if subsets is None else subsets
+        result = {label: np.asarray(self._judge(values, adapting(names), tasks)) for label, names in subsets.items()}
+        return {**result, "log_variance": np.asarray(kept.prior.log_variance)}

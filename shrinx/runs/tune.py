@@ -4,15 +4,18 @@ The study lives in an Optuna storage (a file or a database), so that it can be i
 number of workers or machines that name the same storage and study add trials to it.
 """
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
+from rich.console import Console
 
 from .errors import UserError
-from .search import score_trials
+from .progress import meter
+from .search import Search
 from .statistics import finite
 
 
@@ -34,21 +37,54 @@ def tune(
     num_trials: int,
     batch: int,
     seed: int,
-    report: Callable[[str], None],
+    console: Console | None = None,
 ) -> Any:
     """Add `num_trials` finished trials to the study `name` and return it.
 
     Every trial keeps the variances it learned, by module, in its attribute `variances`.
 
     **Arguments:** `module`, the experiment's module; `base`, the configuration the trials start from; `space`, the
-    fields that vary; `storage`, an Optuna storage address; `batch`, trials trained together under vmap.
+    fields that vary; `storage`, an Optuna storage address; `batch`, trials trained together under vmap. Interrupted
+    trials count as failed.
     """
+    setup = module.setup(base)
+    study = _open_study(name, storage, space, seed=seed, lower_is_better=setup.lower_is_better)
+    if not num_trials:
+        return study
+    names = jax.eval_shape(setup.init, jax.random.key(seed)).modules.names
+    search = Search(module.setup, base, seed=seed)
+    batches = [min(batch, num_trials - first) for first in range(0, num_trials, batch)]
+    with meter(len(batches) * base.num_updates, 0, console) as progress:
+        for index, size in enumerate(batches):
+            trials = [study.ask() for _ in range(size)]
+            columns = {
+                field: np.asarray([trial.suggest_float(field, bounds.low, bounds.high, log=True) for trial in trials])
+                for field, bounds in space.items()
+            }
+            made, note = index * base.num_updates, f"{sum(batches[:index])} of {num_trials} trials, {_best(study)}"
+
+            def seen(step: int, losses: np.ndarray, made: int = made, note: str = note) -> None:
+                known = losses[np.isfinite(losses)]
+                progress.advance(made + step, f"{note}, least loss {known.min():.3g}" if known.size else note)
+
+            try:
+                found = search.score(columns, progress=seen)
+            except KeyboardInterrupt:
+                # Or they would count as running for ever.
+                _tell(study, trials, np.full(size, np.nan))
+                raise
+            variances = np.exp(found["log_variance"].astype(np.float64))
+            for trial, learned in zip(trials, variances, strict=True):
+                trial.set_user_attr("variances", dict(zip(names, map(finite, learned.tolist()), strict=True)))
+            _tell(study, trials, found["all"])
+    return study
+
+
+def _open_study(name: str, storage: str, space: Mapping[str, Range], *, seed: int, lower_is_better: bool) -> Any:
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    setup = module.setup(base)
-    direction = "minimize" if setup.lower_is_better else "maximize"
-    names = jax.eval_shape(setup.init, jax.random.key(seed)).modules.names
+    direction = "minimize" if lower_is_better else "maximize"
     study = optuna.create_study(study_name=name, storage=storage, direction=direction, load_if_exists=True)
     # Of the seed and of what the study has already: the same command again adds other trials, not the same.
     drawn = np.random.SeedSequence([seed, len(study.get_trials(deepcopy=False))]).generate_state(1)
@@ -58,24 +94,17 @@ def tune(
     if known is not None and known != ours:
         raise UserError(f"The study {name!r} in {storage} searches another space; name another study.")
     study.set_user_attr("space", ours)
-    for first in range(0, num_trials, batch):
-        trials = [study.ask() for _ in range(min(batch, num_trials - first))]
-        columns = {
-            field: np.asarray([trial.suggest_float(field, bounds.low, bounds.high, log=True) for trial in trials])
-            for field, bounds in space.items()
-        }
-        found = score_trials(module.setup, base, columns, seed=seed)
-        variances = np.exp(found["log_variance"].astype(np.float64))
-        for trial, score, learned in zip(trials, found["all"], variances, strict=True):
-            if np.isfinite(score):
-                trial.set_user_attr("variances", dict(zip(names, map(finite, learned.tolist()), strict=True)))
-                study.tell(trial, float(score))
-            else:
-                study.tell(trial, state=optuna.trial.TrialState.FAIL)
-        best = f"best {study.best_value:.4g}" if _has_best(study) else "none finite yet"
-        report(f"{first + len(trials)} of {num_trials} trials, {best}")
     return study
 
 
-def _has_best(study: Any) -> bool:
-    return any(trial.value is not None for trial in study.get_trials(deepcopy=False))
+def _tell(study: Any, trials: list[Any], scores: np.ndarray) -> None:
+    from optuna.trial import TrialState
+
+    for trial, score in zip(trials, scores.tolist(), strict=True):
+        failed = not math.isfinite(score)
+        study.tell(trial, None if failed else score, state=TrialState.FAIL if failed else None)
+
+
+def _best(study: Any) -> str:
+    some = any(trial.value is not None for trial in study.get_trials(deepcopy=False))
+    return f"best {study.best_value:.4g}" if some else "none finished yet"
