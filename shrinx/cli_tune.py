@@ -14,6 +14,7 @@ def run_tune(rest: list[str]) -> int:
     """Search hyperparameters on validation tasks."""
     from rich.console import Console
 
+    from .runs.interruption import terminable
     from .runs.tune import tune
 
     look = first_look(rest, "tune", "shrinx tune sinusoid --algorithm sigma-maml --trials 64 --storage sqlite:///t.db")
@@ -39,17 +40,18 @@ def run_tune(rest: list[str]) -> int:
         raise UserError("--trials must be at least 0 and --batch at least 1.")
     space = look.experiment.module.search_space(options.config)
     try:
-        study = tune(
-            look.experiment.module,
-            options.config,
-            space,
-            name=options.study or f"{look.experiment.name}-{look.algorithm}",
-            storage=options.storage,
-            num_trials=options.trials,
-            batch=options.batch,
-            seed=options.config.seed,
-            console=Console(stderr=True),
-        )
+        with terminable():
+            study = tune(
+                look.experiment.module,
+                options.config,
+                space,
+                name=options.study or f"{look.experiment.name}-{look.algorithm}",
+                storage=options.storage,
+                num_trials=options.trials,
+                batch=options.batch,
+                seed=options.config.seed,
+                console=Console(stderr=True),
+            )
     except KeyboardInterrupt:
         print(f"\nshrinx: interrupted; finished trials are in {options.storage}.", file=sys.stderr)
         return 130

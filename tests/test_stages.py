@@ -1,5 +1,6 @@
 """Training in chunks, interrupted between any two things it does."""
 
+import contextlib
 import signal
 import threading
 
@@ -9,6 +10,7 @@ import pytest
 from shrinx.experiments import find_experiment
 from shrinx.runs import checkpoint, stages
 from shrinx.runs.folder import Request, RunFolder, read_metrics
+from shrinx.runs.interruption import terminable
 
 NUM_STEPS, CHUNK = 5, 2
 
@@ -79,6 +81,34 @@ def test_termination_is_an_interruption_and_no_longer_than_training(tmp_path, mo
         stages.train_in_chunks(open_folder(tmp_path), np.ones(()), terminated, num_steps=NUM_STEPS, chunk=CHUNK)
     assert checkpoint.restore(tmp_path / "checkpoints", np.ones(()))[0] == 4
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_an_interruption_that_a_callback_swallows_is_heeded(tmp_path):
+    for number in (signal.SIGTERM, signal.SIGINT):
+
+        def swallowing(state, step, length, number=number):
+            if step == 2:
+                with contextlib.suppress(KeyboardInterrupt):
+                    signal.raise_signal(number)
+            return advance(state, step, length)
+
+        folder = open_folder(tmp_path / number.name)
+        with pytest.raises(KeyboardInterrupt):
+            stages.train_in_chunks(folder, np.ones(()), swallowing, num_steps=NUM_STEPS, chunk=CHUNK)
+        assert checkpoint.restore(folder.checkpoints, np.ones(()))[0] == 2 + CHUNK
+        # It is over with.
+        folder = open_folder(folder.path, resume=True)
+        stages.train_in_chunks(folder, np.ones(()), advance, num_steps=NUM_STEPS, chunk=CHUNK)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_nested_loops_lose_no_interruption(number):
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt), terminable(), terminable(), contextlib.suppress(KeyboardInterrupt):
+        signal.raise_signal(number)
+    assert signal.getsignal(number) is before
+    with terminable():
+        pass
 
 
 def test_other_threads_train_too(tmp_path, monkeypatch):

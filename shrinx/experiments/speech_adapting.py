@@ -20,6 +20,7 @@ from .._tree import tree_where
 from .._types import Params, SampleFn
 from ..models.wavenet import WaveNet
 from ..runs import checkpoint
+from ..runs.interruption import heed
 from ..runs.progress import meter
 from ..tasks.speech import Recordings
 
@@ -102,6 +103,7 @@ def adapt_voices(
                 voices, done = further, last
                 note = f"{jnp.mean(voices.curve[:, place]):.4g}" if place >= 0 else note
                 progress.advance(done, note)
+                heed()
                 pace.lap()
                 if time.monotonic() - saved > CHECKPOINT_SECONDS:
                     save()

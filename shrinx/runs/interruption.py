@@ -5,28 +5,60 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from .errors import UserError
 
+_asked = Event()
+"""Somebody wants us to stop."""
+
+
+def heed() -> None:
+    """To be called in loops: a `KeyboardInterrupt` does not always come through.
+
+    Python raises it wherever it is. That may be a callback, such as JAX's at every garbage collection, whose exceptions
+    are printed and forgotten.
+    """
+    if _asked.is_set():
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """While inside, SIGTERM is a `KeyboardInterrupt`, as Ctrl-C is; neither is lost, see `heed`."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        _asked.set()
+        raise KeyboardInterrupt
+
+    # Ctrl-C is left to whoever else handles it, and what runs in the background ignores it.
+    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    before = {}
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT) if ours else (signal.SIGTERM,):
+            before[number] = signal.signal(number, interrupt)
+    except ValueError:  # Signals can be handled in the main thread only.
+        pass
+    try:
+        yield
+        heed()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if before:
+            _asked.clear()
+
 
 @contextmanager
 def resumable(path: Path) -> Iterator[None]:
-    """While inside, SIGTERM is a `KeyboardInterrupt`, as Ctrl-C is, and a full disk is one sentence about `path`."""
-
-    def interrupt(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    try:
-        before = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:  # Signals can be handled in the main thread only.
-        before = None
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise UserError(f"No space left for {path}: make room, then call it again (a run: with --resume).") from error
-    finally:
-        if before is not None:
-            signal.signal(signal.SIGTERM, before)
+    """The same, and a full disk is one sentence about `path`."""
+    with terminable():
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise UserError(
+                f"No space left for {path}: make room, then call it again (runs: with --resume)."
+            ) from error

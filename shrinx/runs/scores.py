@@ -12,7 +12,7 @@ from rich.console import Console
 
 from .checkpoint import digest_of
 from .files import write_atomically
-from .interruption import resumable
+from .interruption import heed, resumable
 from .progress import meter
 
 CurveFn = Callable[[np.ndarray], np.ndarray]
@@ -44,6 +44,7 @@ def score_sets(
                 seconds = np.asarray(before + time.monotonic() - started)
                 _keep(found, masks, {"priors": fingerprint, "seconds": seconds}, file)
                 progress.advance(len(found), label)
+                heed()
     return Scores({label: found[label] for label in masks}, before)
 
 

@@ -1,4 +1,4 @@
-"""Many trials of one experiment at once: the numbers of a configuration as arrays, the trials under vmap.
+"""Many trials of one experiment at once: the numbers of a configuration as arrays, side by side as seeds are.
 
 Only fields that leave all shapes and the number of steps alone can vary within a batch: rates, damping, variances and
 the like. The rest (inner steps, network sizes) is fixed by the base configuration.
@@ -8,7 +8,6 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +16,7 @@ from jaxtyping import Array
 from .._evaluate import evaluate
 from .._prior import Prior
 from .kept import Kept
+from .parallel import over_seeds
 from .setup import Setup, TaskSource, draw
 from .training import train_chunk
 
@@ -72,13 +72,15 @@ class Search:
             return Kept.begin(setup.learner, setup.init(jax.random.fold_in(key, 0)))
 
         def train(
-            one: dict[str, Array], kept: Kept, start: Array, num_updates: int, source: TaskSource
+            lane: tuple[dict[str, Array], Kept], start: Array, num_updates: int, source: TaskSource
         ) -> tuple[Kept, Array]:
+            one, kept = lane
             setup = configured(one)
             kept, metrics = train_chunk(setup, setup.learner, (kept, key, split), source, start, num_updates)
             return kept, metrics["query_loss"]
 
-        def score(one: dict[str, Array], prior: Prior, source: TaskSource) -> Array:
+        def judge(lane: tuple[dict[str, Array], Prior], source: TaskSource) -> Array:
+            one, prior = lane
             setup = configured(one)
             task_key, adapt_key = jax.random.split(jax.random.fold_in(key, 3))
             scores = evaluate(
@@ -94,15 +96,8 @@ class Search:
             )
             return jnp.mean(scores)
 
-        self._init = jax.jit(jax.vmap(init))
-        self._advance = eqx.filter_jit(
-            lambda values, kept, start, count, source: jax.vmap(
-                lambda one, mine: train(one, mine, start, count, source)
-            )(values, kept)
-        )
-        self._judge = eqx.filter_jit(
-            lambda values, priors, source: jax.vmap(lambda one, prior: score(one, prior, source))(values, priors)
-        )
+        self._init = over_seeds(init)
+        self._train, self._judge = over_seeds(train), over_seeds(judge)
 
     def score(
         self,
@@ -116,7 +111,7 @@ class Search:
         kept, shared = self._init(values), self._shared
         for start in range(0, self._num_updates, self._chunk):
             count = min(self._chunk, self._num_updates - start)
-            kept, losses = self._advance(values, kept, jnp.asarray(start, jnp.int32), count, shared.train_tasks)
+            kept, losses = self._train((values, kept), jnp.asarray(start, jnp.int32), count, shared.train_tasks)
             if progress is not None:
                 progress(start + count, np.asarray(losses))
         # The tasks are those of the base: a data set goes into the compiled programs as an argument.
@@ -127,5 +122,5 @@ class Search:
             return kept.prior if names is None else jax.vmap(lambda prior: prior.freeze_all_but(names))(kept.prior)
 
         subsets = {"all": None} if subsets is None else subsets
-        result = {label: np.asarray(self._judge(values, adapting(names), tasks)) for label, names in subsets.items()}
+        result = {label: np.asarray(self._judge((values, adapting(names)), tasks)) for label, names in subsets.items()}
         return {**result, "log_variance": np.asarray(kept.prior.log_variance)}

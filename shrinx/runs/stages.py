@@ -13,7 +13,7 @@ from rich.console import Console
 from . import checkpoint
 from .distributed import from_first, notice_loss
 from .folder import RunFolder, read_metrics
-from .interruption import resumable
+from .interruption import heed, resumable
 from .progress import meter
 from .trackers import Tracker
 from .watch import LostProcessError
@@ -69,6 +69,7 @@ def train_in_chunks(
                 for tracker in trackers:
                     tracker.log(row)
                 progress.advance(step, note)
+                heed()
                 if time.monotonic() - saved > CHECKPOINT_SECONDS:
                     save()
                     saved = time.monotonic()

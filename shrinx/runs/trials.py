@@ -18,7 +18,7 @@ from rich.console import Console
 from .errors import UserError
 from .files import write_json
 from .folder import differences, environment, read_json
-from .interruption import resumable
+from .interruption import heed, resumable
 from .progress import meter
 from .search import score_trials
 from .settings import Settings, in_words
@@ -153,6 +153,7 @@ def _train(module: Any, plan: Plan, group: _Group, console: Console | None) -> l
         def seen(step: int, loss: np.ndarray) -> None:
             losses.append((step, loss))
             progress.advance(step, f"loss {', '.join(f'{value:.3g}' for value in loss)}")
+            heed()
             if step == group.base.num_updates and console is not None:
                 _say(console, "Scoring on validation tasks …")
 

@@ -14,6 +14,7 @@ import numpy as np
 from rich.console import Console
 
 from .errors import UserError
+from .interruption import heed
 from .progress import meter
 from .search import Search
 from .statistics import finite
@@ -66,6 +67,7 @@ def tune(
             def seen(step: int, losses: np.ndarray, made: int = made, note: str = note) -> None:
                 known = losses[np.isfinite(losses)]
                 progress.advance(made + step, f"{note}, least loss {known.min():.3g}" if known.size else note)
+                heed()
 
             try:
                 found = search.score(columns, progress=seen)
