@@ -7,7 +7,7 @@ from .algorithms import LearnerConfig
 
 MIXED = ("pretrain", "sea-all", "sea-emb")
 ALGORITHMS = ("sigma-reptile", "reptile", "sigma-imaml", *MIXED)
-PRESETS = ("quick", "paper")
+PRESETS = ("quick", "small-cpu", "paper")
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,41 @@ def preset_config(algorithm: str, preset: str) -> Config:
             **settings[algorithm],
         }
     )
-    return config if preset == "paper" else _quick(config)
+    return {"paper": lambda config: config, "small-cpu": _small, "quick": _quick}[preset](config)
+
+
+def _small(config: Config) -> Config:
+    """Three seconds of a new voice and 8 blocks of 32 channels: enough to see who overfits, without a GPU."""
+    small = replace(
+        _quick(config),
+        residual_channels=32,
+        num_frames=40,
+        mixed_strings=8,
+        test_strings=4,
+        test_frames=100,
+        held_out_support=(5,),
+        spoken_digits=1,
+        inner_rate=1e-2 if config.algorithm == "sea-emb" else 5e-4,
+        average=50,
+        adapt_steps=1000,
+        chunk=50,
+    )
+    if config.algorithm in MIXED:
+        return replace(small, num_updates=min(config.num_updates, 800))
+    tasks = replace(small, num_updates=20, tasks_per_update=4, inner_steps=50, num_support=10, chunk=1)
+    if config.algorithm != "sigma-reptile":
+        return tasks
+    return replace(
+        tasks,
+        num_updates=48,
+        tasks_per_update=12,
+        returning=12,
+        inner_steps=30,
+        warmup=6,
+        mean_rate=config.mean_rate,
+        variance_rate=0.15,
+        adapt_steps=2000,
+    )
 
 
 def _quick(config: Config) -> Config:
