@@ -154,9 +154,13 @@ class Implicit(AbstractAdjoint):
 
     def adapt(self, problem: Problem) -> Adapted:
         prior = problem.prior
-        # What `loss_fn` closes over may be traced, and a custom rule sees its arguments only: they are made some.
+        # What `loss_fn` and `sample` close over may be traced, and a custom rule sees its arguments only: they are made
+        # some.
         loss_fn = eqx.filter_closure_convert(problem.loss_fn, prior.mean, eqx.filter_eval_shape(problem.batch, 0))
-        still = eqx.tree_at(lambda p: (p.prior, p.loss_fn), problem, (stop_gradient(prior), loss_fn))
+        sample = problem.sample
+        if sample is not None:
+            sample = eqx.filter_closure_convert(sample, problem.key, problem.data)
+        still = Problem(**{**vars(problem), "prior": stop_gradient(prior), "loss_fn": loss_fn, "sample": sample})
         # Not stopped beyond the prior: a derivative with respect to data, or to what `loss_fn` closes over, would not
         # be computed, and the custom rule raises an error instead of taking it for zero.
         adapted = still.run(still.prior)

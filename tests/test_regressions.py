@@ -148,6 +148,26 @@ def test_what_a_loss_closes_over_may_be_traced(adjoint):
     np.testing.assert_allclose(slopes.log_variance[:, 0], 2 * scales / (1 + 2 * scales) ** 2, rtol=1e-4)
 
 
+@pytest.mark.parametrize("adjoint", [sx.Unroll(), sx.Implicit(), sx.Implicit(batches=3)])
+def test_what_a_sample_closes_over_may_be_traced(adjoint):
+    """A mini-batch is always the mean of the first rows, so many as is said."""
+
+    def slope(size):
+        def sample(key, rows):
+            del key
+            return jnp.sum(jnp.where(jnp.arange(4.0) < size, rows, 0))[None] / size
+
+        def adapted(prior):
+            options = {"num_steps": 200, "key": jax.random.key(0), "sample": sample, "adjoint": adjoint}
+            return sx.adapt(squared_distance, prior, jnp.arange(4.0), GD, **options).params[0]
+
+        return jax.value_and_grad(adapted)(sx.Prior.create(jnp.zeros(1)))
+
+    found, slopes = jax.jit(jax.vmap(slope))(jnp.array([1.0, 2.0, 4.0]))
+    np.testing.assert_allclose(found, 2 / 3 * np.array([0, 0.5, 1.5]), rtol=1e-4)
+    np.testing.assert_allclose(slopes.mean[:, 0], 1 / 3, rtol=1e-4)
+
+
 def test_an_implicit_derivative_of_what_a_loss_closes_over_is_an_error():
     def adapted(scale, adjoint):
         def loss_fn(theta, x):
