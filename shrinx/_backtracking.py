@@ -89,8 +89,9 @@ def _unseen(prior: Prior, displacement: Params, gradient: Params) -> Array:
         if delta.dtype == phi.dtype:
             return jnp.zeros((), prior.log_variance.dtype)
         lost = delta - (theta.astype(delta.dtype) - phi.astype(delta.dtype))
-        # Not the product alone: the gradient of a frozen module may be infinite.
-        return jnp.sum(jnp.where(lost == 0, 0, lost * slope)).astype(prior.log_variance.dtype)
+        # Not the product alone: a frozen module may be infinite, and so may its gradient.
+        seen = (lost == 0) | ~jnp.isfinite(phi)
+        return jnp.sum(jnp.where(seen, 0, lost * slope)).astype(prior.log_variance.dtype)
 
     losses = jax.tree.map(of_leaf, prior.mean, prior.at(displacement), displacement, gradient)
     return jnp.asarray(sum(jax.tree.leaves(losses)))

@@ -187,6 +187,8 @@ class ProximalAdam(AbstractSolver[_AdamState]):
         for name in ("b1", "b2"):
             if is_concrete(getattr(self, name)) and not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 0 and below 1, got {getattr(self, name)}.")
+        check_number("eps", self.eps)
+        check_number("eps_root", self.eps_root)
 
     def init(self, prior: Prior) -> _AdamState:
         # In 16 bits a decay of 0.999 is none, and ε is 0.

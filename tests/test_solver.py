@@ -276,3 +276,20 @@ def test_a_loss_without_a_curvature_is_no_reason_to_stand_still():
 def test_decays_of_adam_are_shares(decays):
     with pytest.raises(ValueError, match="must be at least 0 and below 1"):
         sx.ProximalAdam(0.1, **decays)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
+def test_a_frozen_mask_may_be_infinite(solver, dtype):
+    params = {"a": jnp.zeros(2, dtype), "mask": jnp.array([0.0, -jnp.inf], dtype)}
+    prior = sx.Prior.create(params, variance={"a": 1.0, "mask": 0.0})
+
+    def loss_fn(params, target):
+        return 0.5 * jnp.sum((params["a"] - target) ** 2)
+
+    target = jnp.full(2, 2.0, dtype)
+    adapted = sx.adapt(loss_fn, prior, target, solver, num_steps=300)
+    alone = sx.adapt(loss_fn, prior, target, solver, num_steps=300, trainable="a")
+    assert adapted.failed_step == -1
+    assert jnp.min(adapted.displacement["a"]) > 0.5
+    np.testing.assert_allclose(adapted.displacement["a"], alone.displacement["a"], rtol=1e-2)
