@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from ._check import check_at_least, check_data, check_key
 from ._modules import _named_leaves
@@ -27,7 +27,8 @@ class Rows(eqx.Module):
     **Attributes:**
 
     - `data`: a pytree of arrays, all with a leading axis of rows (of tasks and rows, for a batch of tasks).
-    - `weights`: of that leading shape; a row of weight 0 is not there.
+    - `weights`: of that leading shape; a row of weight 0 is not there, but must be as harmless to the loss's gradient
+      as the others, which what a NaN becomes is not. Padding by `stack` is: it repeats the task's own rows.
 
     >>> import jax, jax.numpy as jnp, numpy as np, shrinx as sx
     >>> sizes = (3, 50)
@@ -81,22 +82,24 @@ class Rows(eqx.Module):
         """How many rows are there."""
         return jnp.sum(self.weights > 0, axis=-1, dtype=jnp.int32)
 
-    def sum(self, values: Float[Array, "..."]) -> Scalar:
-        """Of one number for each row, padding left out: Σ w v."""
+    def sum(self, values: Shaped[Array, "..."]) -> Scalar:
+        """Of one number for each row, padding left out: Σ w v. What is right or wrong counts as 1 or 0."""
         _check_values(values, self.weights)
+        dtype = values.dtype if jnp.issubdtype(values.dtype, jnp.floating) else self.weights.dtype
         # Not the product alone: a padded row may be infinite.
-        return jnp.sum(jnp.where(self.weights > 0, values * self.weights.astype(values.dtype), 0))
+        return jnp.sum(jnp.where(self.weights > 0, values.astype(dtype) * self.weights.astype(dtype), 0))
 
-    def mean(self, values: Float[Array, "..."]) -> Scalar:
-        """The same as a mean, Σ w v / Σ w: for scores."""
-        total = jnp.sum(self.weights)
-        return self.sum(values) / jnp.where(total > 0, total, 1).astype(values.dtype)
+    def mean(self, values: Shaped[Array, "..."]) -> Scalar:
+        """The same as a mean, Σ w v / Σ w: for scores. Of no rows at all it is NaN."""
+        total = self.sum(values)
+        return total / jnp.sum(self.weights).astype(total.dtype)
 
     def split(self, key: PRNGKeyArray, share: float = 0.5) -> tuple["Rows", "Rows"]:
         """One task's rows in two parts at random, such as support and query: the same data with other weights.
 
         **Arguments:** `share` of the rows that goes to the first part; each has one row at least, if there are two. Of
-        several tasks: `jax.vmap(sx.Rows.split)(rows, keys)`, with a key for each.
+        several tasks: `jax.vmap(sx.Rows.split)(rows, keys)`, with a key for each. A task of one row has nothing in the
+        second part, a sum of 0 and no mean: leave it out of meta-training.
 
         >>> import jax, jax.numpy as jnp, shrinx as sx
         >>> rows = sx.Rows(jnp.arange(5.0), jnp.array([1.0, 1.0, 1.0, 1.0, 0.0]))
@@ -106,7 +109,7 @@ class Rows(eqx.Module):
         """
         if not 0 < share < 1:
             raise ValueError(f"`share` must be above 0 and below 1, got {share}.")
-        check_key(key)
+        check_key(key, needed=True)
         if self.weights.ndim != 1:
             raise ValueError("These are several tasks: split them by `jax.vmap(sx.Rows.split)(rows, keys)`.")
         count = self.count

@@ -227,3 +227,20 @@ def test_what_cannot_be_drawn():
         sx.RowSample(2)(jax.random.key(0), (jnp.zeros(3),))
     with pytest.raises(ValueError, match="`share` must be above 0 and below 1"):
         sx.Rows(jnp.zeros(3), jnp.ones(3)).split(jax.random.key(0), 1.0)
+
+
+def test_scores_of_right_and_wrong():
+    """What is no floating number counts as one, and weights keep their fractions."""
+    rows = sx.Rows(jnp.arange(4.0), jnp.array([1.5, 1.5, 1.5, 0.0]))
+    for values in (jnp.array([True, False, True, True]), jnp.array([1, 0, 1, 7])):
+        assert rows.sum(values) == 3.0
+        np.testing.assert_allclose(rows.mean(values), 2 / 3, rtol=1e-6)
+    half = rows.mean(jnp.array([1.0, 0.0, 1.0, 1.0], jnp.float16))
+    assert half.dtype == jnp.float16
+
+
+def test_of_no_rows_there_is_no_mean():
+    """A task of one row has nothing left to be judged by, which is no perfect score."""
+    _, query = sx.Rows(jnp.arange(3.0), jnp.array([1.0, 0.0, 0.0])).split(jax.random.key(0))
+    assert (query.count, query.sum(query.data)) == (0, 0)
+    assert jnp.isnan(query.mean(query.data))
