@@ -59,6 +59,7 @@ def test_tasks_are_replaced_renamed_and_deleted(bank, prior, packed):
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_bank_is_a_collection_of_names(bank, prior, packed):
     assert (len(bank), list(bank), "alice" in bank) == (0, [], False)
+    assert bank  # In a condition it is a bank, not its tasks.
     assert repr(bank) == f"Bank('{bank.path}': 0 tasks of b0, w0)"
     for name in ("bob", "alice"):
         bank.put(name, prior.mean)

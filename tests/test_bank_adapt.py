@@ -202,3 +202,70 @@ def test_adapting_to_nonsense(tmp_path, names, data, options, message):
     with pytest.raises(ValueError, match=message):
         sx.adapt_task(bank, line_loss, names, data, GD, **options)
     assert bank.names() == ()
+
+
+def squared_distance(params, x):
+    return jnp.sum((params["a"] - x) ** 2)
+
+
+def distance_prior(variance=1e6, dtype="float32"):
+    return sx.Prior.create({"a": jnp.zeros(1, dtype), "b": jnp.zeros(1, dtype)}, variance=variance)
+
+
+@pytest.mark.parametrize("compression", ["float16", None])
+def test_a_task_that_cannot_be_stored_takes_no_other_with_it(tmp_path, compression):
+    """One moves further than 16 bits go, or ends at what is not finite; the other is not at fault."""
+    bank = sx.Bank.create(tmp_path / "bank", distance_prior(), "a", compression=compression)
+    # Where the only step is the last, nobody looks at the loss there.
+    far, rate, max_steps = (3e6, 0.4, 2000) if compression else (1e30, 1e10, 1)
+
+    def loss_fn(params, x):
+        return squared_distance(params, x) if compression else -x[0] * params["a"][0]
+
+    names, data = ["alice", "bob"], jnp.array([[far], [2.0]])
+    with pytest.raises(BankError, match=r"^'alice' is not stored \(the other 1 task is\)\. The ") as error:
+        sx.adapt_task(bank, loss_fn, names, data, sx.ProximalGD(rate), max_steps=max_steps)
+    assert ("do not fit into float16" if compression else "are not finite") in str(error.value)
+    assert bank.names() == ("bob",)
+
+
+@pytest.mark.parametrize(
+    ("about", "message"),
+    [
+        ({"alice": {"age": "thirty"}}, "'age', which describes a task, must be numbers, got 'thirty'"),
+        ({"alicia": {"age": 30}}, r"by the task's name, \['alice'\]; got \[\"'alicia'\"\]"),
+    ],
+)
+def test_descriptions_are_looked_at_before_the_work(tmp_path, about, message):
+    bank = sx.Bank.create(tmp_path / "bank", distance_prior(), "a")
+
+    def never(params, x):
+        raise AssertionError("It adapts.")
+
+    with pytest.raises((TypeError, BankError), match=message):
+        sx.adapt_task(bank, never, ["alice"], jnp.ones((1, 1)), GD, about=about)
+    assert bank.names() == ()
+
+
+def test_whole_numbers_describe_a_task(tmp_path):
+    bank = sx.Bank.create(tmp_path / "bank", distance_prior(), "a")
+    sx.adapt_task(bank, squared_distance, "alice", jnp.ones(1), GD, about={"alice": {"age": 30, "trips": [1.0, 2.0]}})
+    bank.describe("alice", {**bank.about("alice"), "member": True})
+    assert {key: value.tolist() for key, value in bank.about("alice").items()} == {
+        "age": 30.0,
+        "trips": [1.0, 2.0],
+        "member": 1.0,
+    }
+
+
+def test_the_objective_has_the_energy_that_16_bits_round_away(tmp_path):
+    """Of a displacement of 1e-3 from 1: with a variance of 1e-6 its energy is what holds the task."""
+    prior = sx.Prior.create({"a": jnp.ones(4, jnp.bfloat16)}, variance=1e-6)
+    bank = sx.Bank.create(tmp_path / "bank", prior, "a")
+
+    def pull(params, strength):
+        return -jnp.sum(params["a"].astype(jnp.float32)) * strength[0]
+
+    report = sx.adapt_task(bank, pull, "one", jnp.full(1, 1e3), sx.ProximalGD(1e-6), max_steps=1000)
+    # θ - φ = σ² times the pull, and half of what that gains is energy; the loss itself sees nothing of it.
+    assert report.objective[0] - report.loss[0] == pytest.approx(4 * 0.5 * (1e-6 * 1e3) ** 2 / 1e-6, rel=0.05)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from .._task import Task, check_tasks
 from .._types import Data, LossFn, SampleFn
 from .bank import Bank
 from .converging import Descent, Result, converge
+from .delta import as_arrays
 from .errors import BankError
 from .names import check_name
 from .posterior import POSTERIORS, check_structure
@@ -51,7 +53,7 @@ def adapt_task(
     chunk_size: int | None = None,
     loss_scale: float = 1.0,
     variance_factor: float = 1.0,
-    about: Mapping[str, Mapping[str, np.ndarray]] | None = None,
+    about: Mapping[str, Mapping[str, Any]] | None = None,
     report: Callable[[int, int], object] | None = None,
 ) -> TaskReport:
     r"""Adapt the task-specific modules to a task, or to a batch of tasks at once, and put the result into the bank.
@@ -76,12 +78,13 @@ def adapt_task(
       log-likelihood of all the data, see [`laplace`][shrinx.laplace].
     - `variance_factor`: what the prior's variances are multiplied by; where `loss_fn` is a mean, a task's share of the
       data that the prior was learned with (see [`Prior`][shrinx.Prior], "the scale of the loss").
-    - `about`: what `Bank.describe` would be given for a task, by name; stored together with it.
+    - `about`: what `Bank.describe` would be given for a task, by the task's name; stored together with it.
     - `report`: told about once a second how many steps have been made, and how many there may be.
 
     Nothing is stored before all tasks have been adapted to: interrupted until then, it leaves the bank as it was.
 
-    **Returns:** a `TaskReport`. If a task's loss is not finite, the others are stored and an error names it.
+    **Returns:** a `TaskReport`. If a task's loss is not finite, or the bank cannot hold what it has become, the others
+    are stored and an error names it.
 
     >>> import tempfile, jax.numpy as jnp, shrinx as sx
     >>> params = {"slope": jnp.zeros(1), "offset": jnp.zeros(1)}
@@ -114,6 +117,7 @@ def adapt_task(
     count = check_tasks(Task(support=data))
     if count != len(names):
         raise BankError(f"There are {len(names)} names and data of {count} tasks; arrays need one entry per task.")
+    about = _described(about or {}, names)
     prior = bank.prior.scale_variance(variance_factor)
     if bank.posterior is not None:
         check_structure(bank.posterior, prior.restrict(bank.selected)[0], loss_scale)
@@ -129,7 +133,7 @@ def adapt_task(
         watch = partial(_tell, report, place * int(max_steps), total)
         parts.append(converge(descent, own_data, own_keys, watch))
     result: Result = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
-    _store(bank, names, result, about or {})
+    _store(bank, names, result, about)
     return TaskReport(names, result.num_steps, result.loss, result.objective, result.residual, result.converged)
 
 
@@ -138,18 +142,34 @@ def _tell(report: Callable[[int, int], object] | None, before: int, total: int, 
         report(before + done, total)
 
 
+def _described(about: Any, names: tuple[str, ...]) -> dict[str, dict[str, np.ndarray]]:
+    """Looked at before all the work, not after it."""
+    if not isinstance(about, Mapping) or not set(about) <= set(names):
+        strange = sorted(map(repr, set(about) - set(names))) if isinstance(about, Mapping) else about
+        raise BankError(f"`about` has what describes a task by the task's name, {list(names[:5])}; got {strange}.")
+    return {name: as_arrays(described) for name, described in about.items()}
+
+
 def _store(bank: Bank, names: tuple[str, ...], result: Result, about: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+    refused = {}
     for index, name in enumerate(names):
         if not result.failed[index]:
             posterior = None
             if result.posterior is not None:
                 posterior = POSTERIORS[str(bank.posterior)](jnp.asarray(result.posterior[index]))
-            bank.put_part(name, [leaf[index] for leaf in result.part], posterior, about.get(name))
+            try:
+                bank.put_part(name, [leaf[index] for leaf in result.part], posterior, about.get(name))
+            except BankError as error:  # Of this task alone: the others have been adapted to at the same cost.
+                refused[name] = str(error)
     failed = [name for name, failure in zip(names, result.failed, strict=True) if failure]
+    rest = len(names) - len(failed) - len(refused)
+    stored = f" (the other {rest:,} {'task is' if rest == 1 else 'tasks are'})" if rest else ""
+    problems = [f"{name!r} is not stored{stored}. {reason}" for name, reason in refused.items()]
     if failed:
-        rest = len(names) - len(failed)
-        stored = f" (the other {rest:,} {'task is' if rest == 1 else 'tasks are'})" if rest else ""
-        raise BankError(
+        problems.insert(
+            0,
             f"Adaptation met a loss or gradient that is not finite for {failed}: not stored{stored}. Look at the data, "
-            "lower the solver's learning rate, or use `ProximalBacktracking`."
+            "lower the solver's learning rate, or use `ProximalBacktracking`.",
         )
+    if problems:
+        raise BankError(" ".join(problems))

@@ -171,6 +171,10 @@ class Bank:
     def __len__(self) -> int:
         return len(self._listed())
 
+    def __bool__(self) -> bool:
+        """A bank, even without tasks: `bank or Bank.create(...)` must not make another."""
+        return True
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._listed())
 
@@ -228,8 +232,8 @@ class Bank:
         size = sum(array.nbytes for array in delta.tensors.values())
         return TaskInfo(size, delta.encoding, delta.error, POSTERIOR in delta.tensors)
 
-    def describe(self, name: str, about: Mapping[str, np.ndarray]) -> None:
-        """Keep floating-point arrays that say something about a task, in place of earlier ones; `put` drops them."""
+    def describe(self, name: str, about: Mapping[str, Any]) -> None:
+        """Keep numbers and arrays that say something about a task, in place of earlier ones; `put` drops them."""
         self._store.describe(name, about)
 
     def about(self, name: str) -> dict[str, np.ndarray]:

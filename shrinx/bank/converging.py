@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Int, Key, PRNGKeyArray
 
 from .._averaging import Averaged
 from .._pace import Pace
-from .._prior import Prior
+from .._prior import Prior, module_energies
 from .._problem import Problem, make_problem
 from .._solver import AbstractSolver
 from .._tree import tree_norm, tree_where
@@ -160,7 +160,7 @@ def _loss_of_part(descent: Descent) -> LossFn:
 def _step(descent: Descent, problem: Problem, state: State) -> State:
     part, _ = descent.prior.restrict(descent.selected)
     loss_at, batch = _loss_of_part(descent), problem.batch(state.num_steps)
-    energy = part.energy(part.at(state.displacement))
+    energy = jnp.sum(module_energies(part, state.displacement))  # Not of parameters: 16 bits would round it away.
     moved, solver, info = problem.solver.step(
         lambda delta: loss_at(part.at(delta), batch), state.displacement, state.solver, part
     )

@@ -6,7 +6,7 @@ differences to the base, whose small numbers lose less.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import jax.numpy as jnp
 import numpy as np
@@ -34,11 +34,23 @@ class Delta:
     encoding: str
     error: float
 
-    def about(self, arrays: Mapping[str, np.ndarray]) -> "Delta":
+    def about(self, arrays: Mapping[str, Any]) -> "Delta":
         """The same task, described by these arrays and no others."""
         parameters = {key: array for key, array in self.tensors.items() if not key.startswith(ABOUT)}
-        described = {f"{ABOUT}{key}": array for key, array in arrays.items()}
+        described = {f"{ABOUT}{key}": array for key, array in as_arrays(arrays).items()}
         return Delta({**parameters, **described}, self.encoding, self.error)
+
+
+def as_arrays(about: Any) -> dict[str, np.ndarray]:
+    """What describes a task, as the arrays that are stored: whole numbers become floating ones."""
+    if not isinstance(about, Mapping) or not all(isinstance(key, str) for key in about):
+        raise TypeError(f"A task is described by arrays by name, such as {{'age': 30.0}}, got {about!r}.")
+    arrays = {key: np.asarray(value) for key, value in about.items()}
+    arrays = {key: array.astype(np.float64) if array.dtype.kind in "biu" else array for key, array in arrays.items()}
+    for key, array in arrays.items():
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            raise TypeError(f"'{key}', which describes a task, must be numbers, got {about[key]!r}.")
+    return arrays
 
 
 def check_compression(compression: str | None) -> None:

@@ -6,11 +6,10 @@ A task's own file counts before the pack, which is older.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from .delta import Delta
 from .errors import BankError, DamagedError
@@ -101,7 +100,7 @@ class Store:
         with locked(self.path, shared=True):
             self._write(name, delta)
 
-    def describe(self, name: str, about: Mapping[str, np.ndarray]) -> None:
+    def describe(self, name: str, about: Mapping[str, Any]) -> None:
         """Keep arrays beside a task's parameters, in place of those that were there."""
         with locked(self.path):
             self._write(name, self.read(name).about(about))
@@ -191,13 +190,13 @@ class Store:
             self._known[path.name] = name
         return name
 
-    def _packed(self) -> tuple[str, ...]:
+    def _packed(self) -> Collection[str]:
         """The tasks in the pack, none if it cannot be read: the others can be used all the same."""
         try:
             pack = self._pack()
         except BankError:
             return ()
-        return () if pack is None else tuple(pack.places)
+        return () if pack is None else pack.places.keys()
 
     def _pack(self) -> Pack | None:
         signature = _signature(self.path / PACK)
