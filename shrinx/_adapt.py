@@ -6,7 +6,7 @@ import equinox as eqx
 from jaxtyping import PRNGKeyArray
 
 from ._adjoint import AbstractAdjoint, Implicit, Unroll, check_adjoint, check_finite
-from ._check import check_at_least, check_key, check_prior
+from ._check import check_at_least, check_data, check_key, check_prior
 from ._prior import Prior
 from ._problem import Adapted, make_problem
 from ._select import Selection, module_names
@@ -66,6 +66,7 @@ def adapt(
     check_adjoint(adjoint)
     check_at_least("num_steps", num_steps, 1)
     check_key(key)
+    check_data(data, "data")
     names = module_names(trainable)
     if isinstance(adjoint, Implicit):
         check_prior(prior)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,8 +29,10 @@ def as_tuple(value: Any) -> Any:
 
 
 def as_number(value: Any) -> Any:
-    """A lone number of numpy's as Python's own, which has no precision to force on others; anything else as it is."""
-    return value.item() if isinstance(value, np.generic) else value
+    """A lone number of numpy's or JAX's as Python's own, which has no precision to force on others; anything else as it
+    is."""
+    lone = isinstance(value, np.generic) or (isinstance(value, jax.Array) and is_concrete(value) and value.ndim == 0)
+    return value.item() if lone else value
 
 
 def check_number(name: str, value: Any, *, positive: bool = False) -> None:
@@ -44,14 +47,19 @@ def check_number(name: str, value: Any, *, positive: bool = False) -> None:
         raise ValueError(f"`{name}` must be {'positive' if positive else '0 or greater'}, got {value}.")
 
 
-def check_key(key: Any) -> None:
-    """A key of `jax.random`, typed or not, or none."""
-    if key is None or not is_concrete(key):
+def check_key(key: Any, *, needed: bool = False) -> None:
+    """A key of `jax.random`, typed or not; or none, where none is needed."""
+    if (key is None and not needed) or not is_concrete(key):
         return
     typed = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     if typed or getattr(key, "dtype", None) == jnp.uint32:
         return
     raise TypeError(f"`key` must be made by `jax.random.key(seed)`, got {key!r}.")
+
+
+def check_sample(name: str, sample: Any) -> None:
+    if sample is not None and (not callable(sample) or isinstance(sample, type)):
+        raise TypeError(f"`{name}` must be a function of key and data, such as `RowSample(16)`, got {sample!r}.")
 
 
 def check_at_least(name: str, value: Any, least: int) -> None:
@@ -77,9 +85,22 @@ def check_data(data: AnyTree, what: str) -> None:
     named = _named_leaves(data, "array")
     if not named:
         raise ValueError(f"`{what}` holds no arrays.")
+    foreign = [f"'{path}' is {_kind(leaf)}" for path, leaf in named if not _is_numeric(leaf)]
+    if foreign:
+        raise TypeError(f"`{what}` must hold numbers and arrays of numbers only, but {', '.join(foreign)}.")
     empty = [f"'{path}' of shape {jnp.shape(leaf)}" for path, leaf in named if 0 in jnp.shape(leaf)]
     if empty:
         raise ValueError(f"`{what}` is empty: {', '.join(empty)}.")
+
+
+def _is_numeric(leaf: Any) -> bool:
+    if isinstance(leaf, np.ndarray | np.generic):
+        return leaf.dtype.kind not in "OSUMm"  # Objects, text and dates; the rest JAX knows.
+    return eqx.is_array_like(leaf)
+
+
+def _kind(leaf: Any) -> str:
+    return f"of dtype {leaf.dtype}" if hasattr(leaf, "dtype") else f"a {type(leaf).__name__}"
 
 
 def check_scalar_loss(loss_fn: Any, params: AnyTree, batch: AnyTree, what: str = "loss_fn") -> None:

@@ -13,11 +13,13 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ._check import (
     as_integer,
+    as_number,
     as_tuple,
     check_at_least,
     check_key,
     check_number,
     check_prior,
+    check_sample,
     check_scalar_loss,
     is_concrete,
 )
@@ -144,7 +146,7 @@ class Learner(eqx.Module):
     variance_optimiser: optax.GradientTransformation | None = eqx.field(static=True, kw_only=True, default=None)
     rate_optimiser: optax.GradientTransformation | None = eqx.field(static=True, kw_only=True, default=None)
     rates: Literal["parameter", "module"] | None = eqx.field(static=True, kw_only=True, default=None)
-    variance: float | None = eqx.field(static=True, kw_only=True, default=None)
+    variance: float | None = eqx.field(static=True, kw_only=True, default=None, converter=as_number)
     learned: tuple[str, ...] | None = eqx.field(static=True, kw_only=True, default=None, converter=module_names)
     warmup: int = eqx.field(static=True, kw_only=True, default=0)
     variance_range: tuple[float, float] = eqx.field(
@@ -173,8 +175,10 @@ class Learner(eqx.Module):
         check_at_least("warmup", self.warmup, 0)
         if self.chunk_size is not None:
             check_at_least("chunk_size", self.chunk_size, 1)
-        if self.variance is not None and not self.variance >= 0:
-            raise ValueError(f"`variance` must be 0 or greater, got {self.variance}.")
+        if self.variance is not None:
+            check_number("variance", self.variance)
+        check_sample("sample", self.sample)
+        check_sample("query_sample", self.query_sample)
         check_number("regulariser", self.regulariser)
         check_number("divergence", self.divergence, positive=True)
         if self.max_task_norm is not None:
@@ -184,6 +188,8 @@ class Learner(eqx.Module):
                 f"`variance_range` must be two numbers, the least and the greatest, got {self.variance_range}."
             )
         low, high = self.variance_range
+        check_number("variance_range", low)
+        check_number("variance_range", high)
         if not 0 < low < high:
             raise ValueError(f"`variance_range` must be an interval of positive numbers, got {self.variance_range}.")
         if self.rates not in (None, "parameter", "module"):

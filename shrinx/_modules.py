@@ -7,7 +7,7 @@ as a static field, so that it never causes a retrace and never takes part in a d
 import functools
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -312,6 +312,10 @@ def by_axis(params: AnyTree, axes: Mapping[str, int | tuple[int, ...]], *, group
     Modules(conv[0]: 10, conv[1]: 10, out: 2)
     """
     named = _checked_leaves(params)
+    if not isinstance(axes, Mapping):
+        raise TypeError(f"`axes` must be a mapping from patterns to axes, such as {{'conv': 0}}, got {axes!r}.")
+    if groups is not None and (isinstance(groups, bool) or not isinstance(groups, int | np.integer)):
+        raise TypeError(f"`groups` must be an integer, got {groups!r}.")
     patterns = list(axes)
     matched = _matcher({pattern: pattern for pattern in patterns}, [path for path, _ in named], whole=False)
     counts: dict[str, tuple[int, str]] = {}
@@ -323,7 +327,7 @@ def by_axis(params: AnyTree, axes: Mapping[str, int | tuple[int, ...]], *, group
             grids.append((path, shape, (1,) * len(shape), [layer]))
             continue
         axis = axes[pattern]
-        split = _normalise_axes(path, shape, (axis,) if isinstance(axis, int | np.integer) else axis)
+        split = _normalise_axes(path, shape, axis if isinstance(axis, tuple | list) else (axis,))
         cells = math.prod(shape[a] for a in split)
         if groups is None and counts.setdefault(layer, (cells, path))[0] != cells:
             other = counts[layer]
@@ -377,8 +381,10 @@ def _layer(path: str) -> str:
     return re.sub(r"[./][^./]*$", "", path) or path
 
 
-def _normalise_axes(path: str, shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
+def _normalise_axes(path: str, shape: tuple[int, ...], axes: Sequence[Any]) -> tuple[int, ...]:
     for axis in axes:
+        if not isinstance(axis, int | np.integer):
+            raise TypeError(f"The axes of leaf '{path}' must be integers, got {axis!r}.")
         if not -len(shape) <= axis < len(shape):
             raise ValueError(f"Leaf '{path}' of shape {shape} has no axis {axis}.")
     return tuple(sorted({axis % len(shape) for axis in axes}))

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from ._check import check_prior
 from ._modules import Modules, _Leaf
 from ._prior import Prior
 from ._types import Data, LossFn, Params, Scalar
@@ -35,6 +36,7 @@ class Packing:
     """
 
     def __init__(self, prior: Prior):
+        check_prior(prior)
         self._modules = prior.modules
         self._treedef: Any = jax.tree.structure(prior.mean)
         groups: dict[Any, list[int]] = {}
@@ -66,6 +68,7 @@ class Packing:
         return self._treedef.unflatten(leaves)
 
     def pack_prior(self, prior: Prior) -> Prior:
+        check_prior(prior)
         _check_same(prior.modules, self._modules)
         return Prior(self.pack(prior.mean), prior.log_variance, self.modules, self._rates(prior, self.pack))
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from ._check import check_at_least, check_data, check_prior, check_scalar_loss
+from ._check import check_at_least, check_data, check_prior, check_sample, check_scalar_loss
 from ._modules import Restriction
 from ._prior import Prior
 from ._solver import AbstractSolver, StepInfo
@@ -213,8 +213,7 @@ def make_problem(
     check_data(data, what)
     if not isinstance(solver, AbstractSolver):
         raise TypeError(f"`solver` must be an inner solver such as `ProximalGD(0.1)`, got {type(solver).__name__}.")
-    if sample is not None and (not callable(sample) or isinstance(sample, type)):
-        raise TypeError(f"`sample` must be a function of key and data, such as `RowSample(16)`, got {sample!r}.")
+    check_sample("sample", sample)
     if sample is not None and key is None:
         raise ValueError("`sample` draws random batches and needs a `key`.")
     if trainable is not None and not prior.modules.indices(trainable):

@@ -38,6 +38,11 @@ def module_names(chosen: "str | Iterable[str] | Selection | None") -> tuple[str,
         return None
     if isinstance(chosen, Selection):
         return chosen.names
+    if isinstance(chosen, AbstractRule) or not isinstance(chosen, Iterable):
+        raise TypeError(
+            f"Names of modules or a `Selection` are needed, got {chosen!r}; a rule becomes one by "
+            "`select(prior, rule)`."
+        )
     return (chosen,) if isinstance(chosen, str) else tuple(chosen)
 
 
