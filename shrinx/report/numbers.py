@@ -39,6 +39,11 @@ def have_one_variance(modules: Sequence[Mapping[str, Any]]) -> bool:
     return len(modules) > 1 and spread_of_variances(modules) < 1 + 1e-4
 
 
+def have_parted(modules: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether variances tell several modules apart, from a factor of two on; a choice by them is noise before that."""
+    return has_prior(modules) and len(modules) > 1 and spread_of_variances(modules) >= 2
+
+
 def known(values: Iterable[Any] | None) -> list[float]:
     """The finite numbers among `values`."""
     return [value for value in numbers(values) if not math.isnan(value)]

@@ -6,7 +6,7 @@ from typing import Any
 from . import markup, sentences
 from .gallery import Drawing, comparison_drawings, run_drawings
 from .load import LoadedRun
-from .numbers import clean, duration, has_prior, have_one_variance, known, percent, short, with_interval
+from .numbers import clean, duration, have_parted, known, percent, short, with_interval
 from .players import columns_of, listen
 from .side_by_side import comparison_page
 from .tables import comparison_tables, run_tables
@@ -63,7 +63,7 @@ def _key_numbers(run: LoadedRun) -> str:
     test = run.result.get("test") or {}
     modules = run.result.get("modules") or []
     chosen = sum(bool(module.get("selected")) for module in modules)
-    free = bool(modules) and (not has_prior(modules) or have_one_variance(modules))
+    free = len(modules) > 1 and not have_parted(modules)
     facts = [
         (what, with_interval(test[key]))
         for key, what in (

@@ -8,6 +8,7 @@ from .numbers import (
     clean,
     has_prior,
     have_one_variance,
+    have_parted,
     known,
     number,
     percent,
@@ -112,16 +113,16 @@ def _specific(result: dict[str, Any]) -> str:
     if not has_prior(modules):
         return "This run puts no prior on the modules: all of them adapt freely and none is singled out."
     count = sum(bool(module.get("selected")) for module in modules)
-    spread = spread_of_variances(modules)
-    if have_one_variance(modules):
-        return f"All modules have one variance, {short(modules[0]['variance'])}: none is singled out."
-    if len(modules) > 1 and spread < 2:
-        return (
-            f"The variances have not parted: the largest is {short(spread, 3)} times the smallest, which says nothing "
-            "yet about what is task-specific. Train longer, or raise the rate of the variances."
-        )
     if len(modules) == 1:
         return f"The network is one module, and it is {'' if count else 'not '}task-specific."
+    if have_one_variance(modules):
+        return f"All modules have one variance, {short(modules[0]['variance'])}: none is singled out."
+    if not have_parted(modules):
+        spread = short(spread_of_variances(modules), 3)
+        return (
+            f"The variances have not parted: the largest is {spread} times the smallest, which says nothing yet about "
+            "what is task-specific. Train longer, or raise the rate of the variances."
+        )
     if count == len(modules):
         return f"All {word(count)} modules are task-specific."
     share = number(result.get("fraction"))
@@ -138,7 +139,7 @@ def _gain(result: dict[str, Any]) -> str:
         return ""
     modules = result.get("modules") or []
     count = sum(bool(module.get("selected")) for module in modules)
-    if not chosen or have_one_variance(modules) or not 0 < count < len(modules):
+    if not chosen or not have_parted(modules) or not 0 < count < len(modules):
         return f"Adapting all modules gives {with_interval(everything)} {measure}."
     them = "it" if count == 1 else "them"
     return f"Adapting only {them} gives {with_interval(chosen)}, adapting all {with_interval(everything)} {measure}."
@@ -148,7 +149,7 @@ def _verdict(result: dict[str, Any]) -> str:
     test = result.get("test") or {}
     modules = result.get("modules") or []
     chosen = [module for module in modules if module.get("selected")]
-    if have_one_variance(modules) or not 0 < len(chosen) < len(modules):
+    if not have_parted(modules) or not 0 < len(chosen) < len(modules):
         return ""
     if _too_wide(test.get("selected"), test.get("all")):
         return "The intervals are too wide to tell the two apart: run more seeds."
