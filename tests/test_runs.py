@@ -346,7 +346,8 @@ def test_a_study_is_shared_through_its_storage(tmp_path, capsys, algorithm):
         assert all(variance > 0 for variance in trial.user_attrs["variances"].values())
 
 
-def test_an_interrupted_search_keeps_what_it_has(tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("RESOURCE_EXHAUSTED: out of memory")])
+def test_a_search_that_ends_early_keeps_what_it_has(tmp_path, capsys, monkeypatch, error):
     import optuna
 
     storage, batches = f"sqlite:///{tmp_path / 'study.db'}", []
@@ -354,13 +355,17 @@ def test_an_interrupted_search_keeps_what_it_has(tmp_path, capsys, monkeypatch):
     def second_fails(search, columns, **options):
         batches.append(columns)
         if len(batches) == 2:
-            raise KeyboardInterrupt
+            raise error
         return score(search, columns, **options)
 
     score = Search.score
     monkeypatch.setattr(Search, "score", second_fails)
     command = ["tune", "sinusoid", "--storage", storage, *TOY, "--hidden", "4", "--trials", "2", "--batch", "1"]
-    assert main(command) == 130
-    assert f"interrupted; finished trials are in {storage}" in capsys.readouterr().err
+    if isinstance(error, KeyboardInterrupt):
+        assert main(command) == 130
+        assert f"interrupted; finished trials are in {storage}" in capsys.readouterr().err
+    else:
+        with pytest.raises(RuntimeError, match="RESOURCE_EXHAUSTED"):
+            main(command)
     study = optuna.load_study(study_name="sinusoid-sigma-maml", storage=storage)
     assert [trial.state.name for trial in study.trials] == ["COMPLETE", "FAIL"]

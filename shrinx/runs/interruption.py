@@ -5,13 +5,15 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 from .errors import UserError
 
-_asked = Event()
-"""Somebody wants us to stop."""
+_asked = False
+"""Somebody wants us to stop. No `threading.Event`: a second signal would wait for the lock that the first has taken."""
+
+_depth = 0
+"""How many `terminable` are around us. Only the outermost forgets that it was asked."""
 
 
 def heed() -> None:
@@ -20,7 +22,7 @@ def heed() -> None:
     Python raises it wherever it is. That may be a callback, such as JAX's at every garbage collection, whose exceptions
     are printed and forgotten.
     """
-    if _asked.is_set():
+    if _asked:
         raise KeyboardInterrupt
 
 
@@ -28,8 +30,11 @@ def heed() -> None:
 def terminable() -> Iterator[None]:
     """While inside, SIGTERM is a `KeyboardInterrupt`, as Ctrl-C is; neither is lost, see `heed`."""
 
+    global _asked, _depth
+
     def interrupt(number: int, frame: Any) -> None:
-        _asked.set()
+        global _asked
+        _asked = True
         raise KeyboardInterrupt
 
     # Ctrl-C is left to whoever else handles it, and what runs in the background ignores it.
@@ -40,14 +45,15 @@ def terminable() -> Iterator[None]:
             before[number] = signal.signal(number, interrupt)
     except ValueError:  # Signals can be handled in the main thread only.
         pass
+    _depth += 1
     try:
         yield
         heed()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        if before:
-            _asked.clear()
+        _depth -= 1
+        _asked = _asked and _depth > 0
 
 
 @contextmanager

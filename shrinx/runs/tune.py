@@ -57,11 +57,6 @@ def tune(
     batches = [min(batch, num_trials - first) for first in range(0, num_trials, batch)]
     with meter(len(batches) * base.num_updates, 0, console) as progress:
         for index, size in enumerate(batches):
-            trials = [study.ask() for _ in range(size)]
-            columns = {
-                field: np.asarray([trial.suggest_float(field, bounds.low, bounds.high, log=True) for trial in trials])
-                for field, bounds in space.items()
-            }
             made, note = index * base.num_updates, f"{sum(batches[:index])} of {num_trials} trials, {_best(study)}"
 
             def seen(step: int, losses: np.ndarray, made: int = made, note: str = note) -> None:
@@ -69,10 +64,16 @@ def tune(
                 progress.advance(made + step, f"{note}, least loss {known.min():.3g}" if known.size else note)
                 heed()
 
+            trials = [study.ask() for _ in range(size)]
             try:
+                columns = {
+                    field: np.asarray(
+                        [trial.suggest_float(field, bounds.low, bounds.high, log=True) for trial in trials]
+                    )
+                    for field, bounds in space.items()
+                }
                 found = search.score(columns, progress=seen)
-            except KeyboardInterrupt:
-                # Or they would count as running for ever.
+            except BaseException:  # Interrupted, out of memory: they would count as running for ever.
                 _tell(study, trials, np.full(size, np.nan))
                 raise
             variances = np.exp(found["log_variance"].astype(np.float64))
