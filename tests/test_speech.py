@@ -146,6 +146,12 @@ def test_sea_adapts_the_embedding_alone(tmp_path, data, monkeypatch):
         ("pretrain", {"returning": 2}, "--returning is for tasks, and pretrain mixes all speakers"),
         ("reptile", {"returning": 1}, "--returning 1: it takes at least the 2 of --tasks-per-update and at most the 4"),
         ("reptile", {"returning": 5}, "--returning 5: it takes at least"),
+        ("pretrain", {"learn_from": "validation"}, "--learn-from is for tasks, and pretrain mixes all training"),
+        (
+            "reptile",
+            {"learn_from": "validation", "early_stop": True},
+            "nobody to tell voices when to stop: add --no-ea",
+        ),
         ("reptile", {"pretrained": "nowhere"}, "There is no model in nowhere/model; name the folder of a run"),
         ("reptile", {"data_dir": "nowhere"}, "There is no nowhere/audiomnist16k.npz"),
         ("reptile", {"num_test_tasks": 6}, "8 speakers cannot be split"),
@@ -326,6 +332,17 @@ def test_training_in_pieces_is_training_in_one(tmp_path):
     pieces = train("pieces", advance, resume=True)
     assert pieces == whole
     assert whole[2] == [(9, whole[0])]
+
+
+@pytest.mark.parametrize(("learn_from", "speakers"), [("train", range(6)), ("validation", range(6, 9))])
+@pytest.mark.parametrize("returning", [0, 2])
+def test_whom_a_prior_is_learned_from(learn_from, speakers, returning):
+    split = SpeakerSplit(np.arange(6), np.arange(6, 9), np.arange(9, 11))
+    config = find_experiment("speech").config("sigma-reptile", "quick")
+    config = replace(config, learn_from=learn_from, returning=returning)
+    chosen = speech._training_speakers(config, split, jax.random.key(0)).tolist()
+    assert set(chosen) <= set(speakers)
+    assert len(set(chosen)) == len(chosen) == (returning or len(speakers))
 
 
 def test_speakers_that_come_back_go_on():

@@ -23,7 +23,7 @@ from rich.console import Console
 from .._modules import by_layer
 from .._packing import Packing
 from .._prior import Prior
-from ..data.speech import load_speech, speaker_split
+from ..data.speech import SpeakerSplit, load_speech, speaker_split
 from ..models.wavenet import WaveNet
 from ..runs.errors import UserError
 from ..runs.folder import RunFolder
@@ -59,6 +59,10 @@ def run(config: Config, folder: RunFolder, console: Console | None, trackers: tu
         raise UserError("--mean-rate 0 holds a mean of random weights: name a trained run's folder with --pretrained.")
     if config.returning and config.algorithm in MIXED:
         raise UserError(f"--returning is for tasks, and {config.algorithm} mixes all speakers: leave it out.")
+    if config.learn_from == "validation" and config.algorithm in MIXED:
+        raise UserError(f"--learn-from is for tasks, and {config.algorithm} mixes all training speakers: leave it out.")
+    if config.learn_from == "validation" and config.early_stop:
+        raise UserError("--learn-from validation leaves nobody to tell voices when to stop: add --no-early-stop.")
     if config.pretrained is None and config.algorithm not in MIXED and console is not None:
         console.print("Note: the network begins with random weights; --pretrained RUN begins with trained ones.")
     digits = load_speech(config.data_dir)
@@ -74,7 +78,7 @@ def run(config: Config, folder: RunFolder, console: Console | None, trackers: tu
     state, seconds = train_in_chunks(
         folder,
         trainer.init(prior),
-        advance_with(trainer, recordings, _training_speakers(config, jnp.asarray(split.train), train_key), train_key),
+        advance_with(trainer, recordings, _training_speakers(config, split, train_key), train_key),
         num_steps=config.num_updates,
         chunk=config.chunk,
         on_save=lambda step, state: save_prior(folder.path, step, trainer.prior(state)),
@@ -115,14 +119,15 @@ def _start(config: Config, network: WaveNet, key: jax.Array) -> Prior:
     return eqx.tree_at(lambda prior: prior.log_variance, prior, learned)
 
 
-def _training_speakers(config: Config, speakers: jax.Array, key: jax.Array) -> jax.Array:
+def _training_speakers(config: Config, split: SpeakerSplit, key: jax.Array) -> jax.Array:
+    speakers = jnp.asarray(split.validation if config.learn_from == "validation" else split.train)
     if not config.returning:
         return speakers
     if not config.tasks_per_update <= config.returning <= len(speakers):
         fewest, most = config.tasks_per_update, len(speakers)
         raise UserError(
             f"--returning {config.returning}: it takes at least the {fewest} of --tasks-per-update and at most the "
-            f"{most} speakers there are for training."
+            f"{most} speakers it learns from."
         )
     return jax.random.permutation(key, speakers)[: config.returning]
 

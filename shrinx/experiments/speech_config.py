@@ -24,6 +24,10 @@ class Config(LearnerConfig):
     """So many training speakers, drawn by the seed, go on from where their last update left them, not from the mean;
     the others rest. Variances are then learned from far longer adaptations than --inner-steps. Checkpoints hold a
     network or more for each. 0: all speakers, always from the mean."""
+    learn_from: Literal["train", "validation"] = "train"
+    """Speakers that the prior is learned from. A mean fits those it was trained on better than it fits anybody new, so
+    that variances learned from them may be too small; a mean that is held may take its variances from the validation
+    speakers, whom it has not heard."""
     num_query: int = 20
     """Utterances of every speaker that adapted networks are judged by."""
     held_out_support: tuple[int, ...] = (80, 40)
@@ -32,7 +36,7 @@ class Config(LearnerConfig):
     """Adapt to n utterances with variances n / --num-support times as large: the loss is a mean, and the more it is a
     mean of, the less should the prior weigh."""
     num_validation_speakers: int = 4
-    """Speakers that tell baselines when to stop."""
+    """Speakers that tell baselines when to stop, or that variances are learned from (--learn-from validation)."""
     num_strings: int = 4
     """Strings of speech in a step of adaptation."""
     query_strings: int = 16
@@ -153,6 +157,9 @@ def _small(config: Config) -> Config:
         mixed_strings=8,
         test_strings=4,
         test_frames=100,
+        num_validation_speakers=12,
+        num_test_tasks=6,
+        voices_at_once=6,
         held_out_support=(5,),
         spoken_digits=1,
         inner_rate=1e-2 if config.algorithm == "sea-emb" else 5e-4,
@@ -161,7 +168,7 @@ def _small(config: Config) -> Config:
         chunk=50,
     )
     if config.algorithm in MIXED:
-        return replace(small, num_updates=min(config.num_updates, 800))
+        return replace(small, num_updates=min(config.num_updates, 2000))
     tasks = replace(small, num_updates=20, tasks_per_update=4, inner_steps=50, num_support=10, chunk=1)
     if config.algorithm != "sigma-reptile":
         return tasks
