@@ -1,5 +1,6 @@
 """Held-out scores: adapt to tasks nobody has learned from and judge the result."""
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -7,7 +8,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ._check import check_at_least, check_key, check_prior, check_scalar_loss
@@ -114,11 +114,12 @@ def ablate(
     check_prior(prior)
     if subsets is not None and not isinstance(subsets, Mapping):
         raise TypeError(f"`subsets` must be a mapping from labels to names of modules, got {type(subsets).__name__}.")
-    chosen = {name: name for name in prior.modules.names} if subsets is None else subsets
+    given = {name: name for name in prior.modules.names} if subsets is None else subsets
+    chosen = {label: module_names(names) for label, names in given.items()}
     for names in chosen.values():
-        prior.modules.indices(module_names(names) or ())
+        prior.modules.indices(names or ())
 
-    def score(names: str | Iterable[str] | Selection) -> Float[Array, " tasks"]:
+    def score(names: tuple[str, ...] | None) -> Float[Array, " tasks"]:
         return evaluate(
             loss_fn,
             prior,
@@ -136,10 +137,10 @@ def ablate(
 
 
 def _checked_steps(steps: Any, num_steps: int) -> tuple[int, ...]:
-    given = tuple(steps) if isinstance(steps, Iterable) else None
-    if given is None or not all(isinstance(step, int | np.integer) for step in given):
-        raise TypeError(f"`steps` must be a list of integers, got {steps!r}.")
-    found = tuple(int(step) for step in given)
+    try:
+        found = tuple(operator.index(step) for step in steps)
+    except TypeError as error:
+        raise TypeError(f"`steps` must be a list of integers, got {steps!r}.") from error
     if not found or min(found) < 0 or max(found) > num_steps:
         raise ValueError(f"`steps` must be numbers from 0 to `num_steps` = {num_steps}, got {list(found)}.")
     return found

@@ -20,6 +20,16 @@ from jaxtyping import Array, Float
 from ._types import AnyTree, Params
 
 
+def as_names(chosen: Any) -> tuple[str, ...]:
+    """Names of modules in the form everything inside uses, from any form a caller may use but `None`."""
+    if not isinstance(chosen, Iterable):
+        raise TypeError(
+            f"Names of modules or a `Selection` are needed, got {chosen!r}; a rule becomes one by "
+            "`select(prior, rule)`."
+        )
+    return (chosen,) if isinstance(chosen, str) else tuple(chosen)
+
+
 @dataclass(frozen=True)
 class _Leaf:
     """One array of the tree: `labels` in the order of `grid`, which broadcasts against `shape`."""
@@ -102,7 +112,7 @@ class Modules:
 
     def indices(self, names: str | Iterable[str]) -> tuple[int, ...]:
         """Positions of `names` (one name, or several), without repeats and in module order."""
-        wanted = [names] if isinstance(names, str) else list(names)
+        wanted = as_names(names)
         unknown = [name for name in wanted if name not in self.names]
         if unknown:
             raise ValueError(f"Unknown modules {unknown}; known: {list(self.names)}.")

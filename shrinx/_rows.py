@@ -14,6 +14,17 @@ from ._modules import _named_leaves
 from ._types import Data, Scalar
 
 
+def _as_weights(weights: Any) -> Any:
+    """As floating numbers: in whole ones or truth values no sum of weighted losses can be computed."""
+    if isinstance(weights, list | tuple):
+        weights = np.asarray(weights)
+    if isinstance(weights, jax.Array | np.ndarray) and not jnp.issubdtype(weights.dtype, jnp.floating):
+        if not any(jnp.issubdtype(weights.dtype, kind) for kind in (jnp.integer, jnp.bool_)):
+            raise TypeError(f"`weights` must be numbers, one for each row, got {weights.dtype}.")
+        return jnp.asarray(weights, jnp.result_type(float))
+    return weights
+
+
 class Rows(eqx.Module):
     r"""Rows of data and how much each counts: what makes one batch of tasks that differ in size.
 
@@ -27,8 +38,9 @@ class Rows(eqx.Module):
     **Attributes:**
 
     - `data`: a pytree of arrays, all with a leading axis of rows (of tasks and rows, for a batch of tasks).
-    - `weights`: of that leading shape; a row of weight 0 is not there, but must be as harmless to the loss's gradient
-      as the others, which what a NaN becomes is not. Padding by `stack` is: it repeats the task's own rows.
+    - `weights`: of that leading shape, or a mask, which becomes weights of 1 and 0; a row of weight 0 is not there,
+      but must be as harmless to the loss's gradient as the others, which what a NaN becomes is not. Padding by `stack`
+      is: it repeats the task's own rows.
 
     >>> import jax, jax.numpy as jnp, numpy as np, shrinx as sx
     >>> sizes = (3, 50)
@@ -44,7 +56,18 @@ class Rows(eqx.Module):
     """
 
     data: Data
-    weights: Float[Array, "*tasks rows"]
+    weights: Float[Array, "*tasks rows"] = eqx.field(converter=_as_weights)
+
+    def __check_init__(self):
+        shape = getattr(self.weights, "shape", None)
+        if shape is None:  # Axes, shardings and the like: a tree of this structure that holds no rows.
+            return
+        for path, leaf in _named_leaves(self.data, "array"):
+            if hasattr(leaf, "shape") and leaf.shape[: len(shape)] != shape:
+                raise ValueError(
+                    f"`weights` has shape {list(shape)}, one for each row, but '{path}' of `data` {list(leaf.shape)}: "
+                    "its leading axes must be the same."
+                )
 
     @staticmethod
     def stack(tasks: Sequence[Data], *, length: int | None = None) -> "Rows":
@@ -113,7 +136,7 @@ class Rows(eqx.Module):
         if self.weights.ndim != 1:
             raise ValueError("These are several tasks: split them by `jax.vmap(sx.Rows.split)(rows, keys)`.")
         count = self.count
-        wanted = jnp.round(count.astype(self.weights.dtype) * share).astype(jnp.int32)
+        wanted = jnp.round(count.astype(jnp.result_type(float)) * share).astype(jnp.int32)
         first = _random_places(key, self.weights > 0) < jnp.clip(wanted, 1, jnp.maximum(count - 1, 1))
         parts = (jnp.where(part, self.weights, 0) for part in (first, ~first))
         support, query = (Rows(self.data, weights) for weights in parts)
@@ -151,8 +174,7 @@ class RowSample(eqx.Module):
         if self.size >= len(rows.weights):
             return rows
         drawn = jnp.argsort(_random_places(key, rows.weights > 0))[: self.size]
-        count = rows.count.astype(rows.weights.dtype)
-        scale = jnp.maximum(count / self.size, 1)
+        scale = jnp.maximum(rows.count / self.size, 1).astype(rows.weights.dtype)
         return Rows(jax.tree.map(lambda leaf: leaf[drawn], rows.data), rows.weights[drawn] * scale)
 
 

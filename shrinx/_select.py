@@ -1,7 +1,7 @@
 """Which modules are task-specific: ranking and choosing by what the prior has learned."""
 
 import abc
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 import equinox as eqx
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._check import check_at_least, check_prior
+from ._modules import as_names
 from ._prior import Prior
 
 
@@ -31,19 +32,13 @@ class Selection(eqx.Module):
     mask: np.ndarray
     fraction: float = eqx.field(static=True)
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
 
 def module_names(chosen: "str | Iterable[str] | Selection | None") -> tuple[str, ...] | None:
     """Names of modules in the form everything inside uses, from any form a caller may use."""
-    if chosen is None:
-        return None
-    if isinstance(chosen, Selection):
-        return chosen.names
-    if isinstance(chosen, AbstractRule) or not isinstance(chosen, Iterable):
-        raise TypeError(
-            f"Names of modules or a `Selection` are needed, got {chosen!r}; a rule becomes one by "
-            "`select(prior, rule)`."
-        )
-    return (chosen,) if isinstance(chosen, str) else tuple(chosen)
+    return None if chosen is None else as_names(chosen)
 
 
 class AbstractRule(eqx.Module):

@@ -152,6 +152,8 @@ def _run(rest: list[str]) -> int:
 
 
 def _print_summary(result: dict[str, Any], path: Path) -> None:
+    from .report.numbers import have_parted
+
     test = result["test"]
 
     def score(part: dict[str, Any]) -> str:
@@ -159,8 +161,9 @@ def _print_summary(result: dict[str, Any], path: Path) -> None:
             return "not finite"
         return f"{part['mean']:.4g}" + (f" ± {part['ci95']:.2g}" if part["ci95"] is not None else "")
 
-    chosen = [module["name"] for module in result["modules"] if module["selected"] and module["variance"] is not None]
-    chosen = chosen if len(chosen) < len(result["modules"]) else []  # All have been named.
+    modules = result["modules"]
+    chosen = [module["name"] for module in modules if module["selected"] and module["variance"] is not None]
+    chosen = chosen if have_parted(modules) and len(chosen) < len(modules) else []  # All have been named.
     # Several conditions together have no curves unless they were asked for.
     curves = result.get("curves")
     adapted = "without adaptation" if curves and curves["steps"][-1] == 0 else "with all modules adapted"

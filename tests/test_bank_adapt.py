@@ -233,6 +233,8 @@ def test_a_task_that_cannot_be_stored_takes_no_other_with_it(tmp_path, compressi
     ("about", "message"),
     [
         ({"alice": {"age": "thirty"}}, "'age', which describes a task, must be numbers, got 'thirty'"),
+        ({"alice": {"trips": [[1.0], [2.0, 3.0]]}}, "'trips', which describes a task, must be numbers, got"),
+        ({"alice": {"phase": 1j}}, "'phase', which describes a task, must be numbers, got 1j"),
         ({"alicia": {"age": 30}}, r"by the task's name, \['alice'\]; got \[\"'alicia'\"\]"),
     ],
 )
@@ -245,6 +247,14 @@ def test_descriptions_are_looked_at_before_the_work(tmp_path, about, message):
     with pytest.raises((TypeError, BankError), match=message):
         sx.adapt_task(bank, never, ["alice"], jnp.ones((1, 1)), GD, about=about)
     assert bank.names() == ()
+
+
+@pytest.mark.parametrize("dtype", [">f4", ">i2", np.longdouble, jnp.float8_e4m3fn, jnp.bfloat16, "f2"])
+def test_numbers_of_all_kinds_describe_a_task(tmp_path, dtype):
+    bank = sx.Bank.create(tmp_path / "bank", distance_prior(), "a")
+    about = {"alice": {"age": np.asarray([30, 1.5]).astype(dtype)}}
+    sx.adapt_task(bank, squared_distance, "alice", jnp.ones(1), GD, about=about)
+    np.testing.assert_array_equal(bank.about("alice")["age"].astype(float), about["alice"]["age"].astype(float))
 
 
 def test_whole_numbers_describe_a_task(tmp_path):

@@ -278,6 +278,10 @@ def test_selections_are_accepted_wherever_names_are():
     scores = sx.ablate(sum_loss, prior, tasks, learner.solver, num_steps=3, subsets={"chosen": chosen, "none": []})
     np.testing.assert_allclose(scores["none"], 1.0)
     assert (scores["chosen"] < 1).all()
+    once = sx.ablate(sum_loss, prior, tasks, learner.solver, num_steps=3, subsets={"chosen": iter(chosen)})
+    np.testing.assert_array_equal(once["chosen"], scores["chosen"])
+    np.testing.assert_array_equal(prior.freeze_all_but(chosen).frozen, [True, False])
+    assert prior.modules.indices(chosen) == (1,)
 
 
 def test_variances_may_be_traced():

@@ -13,9 +13,9 @@ from report_runs import CASES, HOSTILE, Page, all_null, free, make_result, make_
 
 pytest.importorskip("matplotlib", reason="Reports need matplotlib.")
 
-from shrinx.report.load import load_run
+from shrinx.report.load import load_run, load_runs
 from shrinx.report.page import render_page
-from shrinx.report.write import write_report
+from shrinx.report.write import write_comparison, write_report
 from shrinx.runs.errors import UserError
 
 RUNS_OF_TWO_KINDS = (("shrunk", make_result()), ("free", free()))
@@ -242,6 +242,11 @@ def test_variances_that_tell_nothing_apart(tmp_path, variances, said):
     have_parted = max(variances) / min(variances) >= 2
     for words in ("Modules selected", "Adapting only"):
         assert (words in page.text) == have_parted
+    runs = load_runs([tmp_path / "run", make_run(tmp_path / "other", make_result())])
+    assert [any(module.get("selected") for module in run.result["modules"]) for run in runs] == [have_parted, True]
+    assert ["selected" in run.result["test"] for run in runs] == [have_parted, True]
+    compared = write_comparison([tmp_path / "run", tmp_path / "other"], tmp_path / "compared.html")
+    assert "Share selected" in Page(compared.read_text()).text
 
 
 def test_a_run_whose_held_out_tasks_failed_says_so_first(tmp_path):
@@ -257,4 +262,5 @@ def test_how_far_selected_modules_stand_out(tmp_path, other, said):
     result = make_result()
     for module in result["modules"]:
         module["variance"] = 1.0 if module["selected"] else other
+    next(module for module in result["modules"] if not module["selected"])["variance"] = 0.1
     assert said in Page(write_report(make_run(tmp_path / "run", result)).read_text()).text

@@ -244,3 +244,39 @@ def test_of_no_rows_there_is_no_mean():
     _, query = sx.Rows(jnp.arange(3.0), jnp.array([1.0, 0.0, 0.0])).split(jax.random.key(0))
     assert (query.count, query.sum(query.data)) == (0, 0)
     assert jnp.isnan(query.mean(query.data))
+
+
+@pytest.mark.parametrize("dtype", [bool, np.uint8, np.int32])
+def test_a_mask_is_weights(dtype):
+    """Sums, halves and mini-batches are those of ones and zeros in floating numbers."""
+    ones = np.array([1] * 8 + [0] * 2)
+    masked, weighted = (sx.Rows(jnp.arange(10.0), jnp.asarray(ones, kind)) for kind in (dtype, jnp.float32))
+    key = jax.random.key(0)
+    assert masked.sum(jnp.full(10, 300)) == weighted.sum(jnp.full(10, 300)) == 2400
+    for ours, theirs in zip(masked.split(key), weighted.split(key), strict=True):
+        np.testing.assert_array_equal(ours.weights, theirs.weights)
+    assert sx.RowSample(2)(key, masked).weights.tolist() == [4.0, 4.0]
+    mapped = jax.vmap(sx.Rows)(jnp.ones((2, 10)), jnp.asarray([ones, ones], dtype))
+    assert jnp.issubdtype(mapped.weights.dtype, jnp.floating)
+
+
+@pytest.mark.parametrize(
+    ("data", "weights", "message"),
+    [
+        (np.zeros(3), np.ones(8), r"`weights` has shape \[8\], one for each row, but 'array' of `data` \[3\]"),
+        ({"x": np.zeros((3, 2)), "y": np.zeros(2)}, np.ones(3), r"but 'y' of `data` \[2\]: its leading axes"),
+        (np.zeros(()), np.ones(1), r"of `data` \[\]"),
+        (np.zeros((2, 4)), np.ones((2, 3)), r"shape \[2, 3\], one for each row, but 'array' of `data` \[2, 4\]"),
+        (np.zeros(2), np.array(["a", "b"]), "`weights` must be numbers, one for each row, got <U1"),
+        (np.zeros(2), np.ones(2, complex), "must be numbers, one for each row, got complex"),
+    ],
+)
+def test_what_are_no_rows(data, weights, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        sx.Rows(data, weights)
+
+
+def test_trees_of_this_structure_need_not_hold_rows():
+    counts = jax.vmap(lambda rows: rows.count, in_axes=(sx.Rows(0, 0),))(sx.Rows.stack([np.ones(3), np.ones(4)]))
+    assert counts.tolist() == [3, 4]
+    assert jax.eval_shape(lambda: sx.Rows(jnp.zeros(3), jnp.ones(3, bool))).weights.dtype == jnp.float32

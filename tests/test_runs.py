@@ -28,6 +28,7 @@ from shrinx.runs.progress import sparkline
 from shrinx.runs.search import Search
 from shrinx.runs.statistics import half_width, summarise
 
+DEFAULT_STUDY = "sinusoid-sigma-maml"
 TOY = ["--num-updates", "4", "--inner-steps", "3", "--adapt-steps", "2"]
 TOY += ["--num-test-tasks", "3", "--tasks-per-update", "2"]
 # Convolutions are slow without the optimisations of the compiler, which the tests turn off: few filters, one block.
@@ -346,6 +347,39 @@ def test_a_study_is_shared_through_its_storage(tmp_path, capsys, algorithm):
         assert all(variance > 0 for variance in trial.user_attrs["variances"].values())
 
 
+def test_trials_of_other_settings_are_not_compared(tmp_path, capsys):
+    """Those searched may differ, and the seed; a study can be looked at whatever the settings."""
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    command = ["tune", "sinusoid", "--storage", storage, *TOY, "--trials", "1"]
+    assert main([*command, "--hidden", "4"]) == 0
+    assert main([*command, "--hidden", "4", "--seed", "1", "--mean-rate", "1e-4"]) == 0
+    for other in (["--hidden", "3"], ["--hidden", "4", "--settle", "0.5"]):
+        assert main([*command, *other]) == 2
+        assert "has trials with other settings (" in capsys.readouterr().err
+    assert main(["tune", "sinusoid", "--storage", storage, "--trials", "0"]) == 0
+    assert "Best of 2" in capsys.readouterr().out
+
+
+def test_what_a_storage_refuses_is_not_running_for_ever(tmp_path, monkeypatch):
+    """One trial is told before the storage fails, the others are given up, and the storage's own error is seen."""
+    import optuna
+
+    storage, told = f"sqlite:///{tmp_path / 'study.db'}", []
+
+    def fails(trial, key, value):
+        told.append(trial)
+        if len(told) == 2:
+            raise optuna.exceptions.StorageInternalError("database is locked")
+        return keep(trial, key, value)
+
+    keep = optuna.Trial.set_user_attr
+    monkeypatch.setattr(optuna.Trial, "set_user_attr", fails)
+    with pytest.raises(optuna.exceptions.StorageInternalError, match="locked"):
+        main(["tune", "sinusoid", "--storage", storage, *TOY, "--hidden", "4", "--trials", "3", "--batch", "3"])
+    study = optuna.load_study(study_name=DEFAULT_STUDY, storage=storage)
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "FAIL", "FAIL"]
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("RESOURCE_EXHAUSTED: out of memory")])
 def test_a_search_that_ends_early_keeps_what_it_has(tmp_path, capsys, monkeypatch, error):
     import optuna
@@ -367,5 +401,5 @@ def test_a_search_that_ends_early_keeps_what_it_has(tmp_path, capsys, monkeypatc
     else:
         with pytest.raises(RuntimeError, match="RESOURCE_EXHAUSTED"):
             main(command)
-    study = optuna.load_study(study_name="sinusoid-sigma-maml", storage=storage)
+    study = optuna.load_study(study_name=DEFAULT_STUDY, storage=storage)
     assert [trial.state.name for trial in study.trials] == ["COMPLETE", "FAIL"]

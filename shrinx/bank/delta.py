@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .errors import BankError
+from .safetensors import DTYPES
 
 Compression: TypeAlias = Literal["float16", "bfloat16", "int8"]
 Part: TypeAlias = tuple[np.ndarray, ...]
@@ -42,15 +43,22 @@ class Delta:
 
 
 def as_arrays(about: Any) -> dict[str, np.ndarray]:
-    """What describes a task, as the arrays that are stored: whole numbers become floating ones."""
+    """What describes a task, as the arrays that are stored: other numbers than these become those of 64 bits."""
     if not isinstance(about, Mapping) or not all(isinstance(key, str) for key in about):
         raise TypeError(f"A task is described by arrays by name, such as {{'age': 30.0}}, got {about!r}.")
-    arrays = {key: np.asarray(value) for key, value in about.items()}
-    arrays = {key: array.astype(np.float64) if array.dtype.kind in "biu" else array for key, array in arrays.items()}
-    for key, array in arrays.items():
-        if not jnp.issubdtype(array.dtype, jnp.floating):
-            raise TypeError(f"'{key}', which describes a task, must be numbers, got {about[key]!r}.")
-    return arrays
+    return {key: _as_array(key, value) for key, value in about.items()}
+
+
+def _as_array(key: str, value: Any) -> np.ndarray:
+    try:
+        array = np.asarray(value)
+    except ValueError:  # Rows of several lengths.
+        array = np.asarray(None)
+    if jnp.issubdtype(array.dtype, jnp.floating) and array.dtype in DTYPES.values():
+        return array
+    if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
+        raise TypeError(f"'{key}', which describes a task, must be numbers, got {value!r}.")
+    return array.astype(np.float64)
 
 
 def check_compression(compression: str | None) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from ..runs.errors import UserError
 from ..runs.folder import FORMAT, read_json, read_metrics
 from ..runs.names import method_name
-from .numbers import clean
+from .numbers import clean, has_prior, have_parted
 from .schema import CONFIG, RESULT, ROW, mismatch, uneven
 from .voices import Measures, Voices, load_measures, load_voices
 
@@ -71,7 +71,7 @@ def load_run(path: Path) -> LoadedRun:
         config=config,
         environment=read_json(environment) if environment.exists() else {},
         metrics=_metrics(path),
-        result=result,
+        result=_without_chance(result),
         voices=load_voices(path),
         measures=load_measures(path),
     )
@@ -109,6 +109,24 @@ def _metrics(path: Path) -> tuple[dict[str, Any], ...]:
         if problem is not None:
             raise _corrupt(path / "metrics.jsonl", problem)
     return tuple(rows)
+
+
+def _without_chance(result: dict[str, Any]) -> dict[str, Any]:
+    """Where variances have not parted, chance has chosen between modules: no figure or table is to repeat it."""
+    modules = result.get("modules") or []
+    if have_parted(modules) or not has_prior(modules) or len(modules) == 1:
+        return result
+
+    def without(part: Any, label: str) -> Any:
+        return part and {key: value for key, value in part.items() if key != label}
+
+    curves = result.get("curves")
+    return {
+        **without(result, "fraction"),
+        "modules": [without(module, "selected") for module in modules],
+        "test": without(result.get("test"), "selected"),
+        "curves": curves and {**curves, "series": without(curves.get("series"), "selected")},
+    }
 
 
 def _checked(path: Path, shape: Any) -> dict[str, Any]:

@@ -4,9 +4,11 @@ The study lives in an Optuna storage (a file or a database), so that it can be i
 number of workers or machines that name the same storage and study add trials to it.
 """
 
+import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import jax
@@ -14,10 +16,14 @@ import numpy as np
 from rich.console import Console
 
 from .errors import UserError
+from .folder import differences
 from .interruption import heed
 from .progress import meter
 from .search import Search
 from .statistics import finite
+
+_PATIENCE = 60.0
+"""Seconds to wait for a file of trials that another worker is writing to."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,7 @@ def tune(
     study = _open_study(name, storage, space, seed=seed, lower_is_better=setup.lower_is_better)
     if not num_trials:
         return study
+    _check_settings(study, base, space)
     names = jax.eval_shape(setup.init, jax.random.key(seed)).modules.names
     search = Search(module.setup, base, seed=seed)
     batches = [min(batch, num_trials - first) for first in range(0, num_trials, batch)]
@@ -64,8 +71,10 @@ def tune(
                 progress.advance(made + step, f"{note}, least loss {known.min():.3g}" if known.size else note)
                 heed()
 
-            trials = [study.ask() for _ in range(size)]
+            trials: list[Any] = []
             try:
+                for _ in range(size):  # One by one, so that those asked for before an interruption are known.
+                    trials.append(study.ask())
                 columns = {
                     field: np.asarray(
                         [trial.suggest_float(field, bounds.low, bounds.high, log=True) for trial in trials]
@@ -73,13 +82,15 @@ def tune(
                     for field, bounds in space.items()
                 }
                 found = search.score(columns, progress=seen)
+                variances = np.exp(found["log_variance"].astype(np.float64))
+                for trial, learned, score in zip(trials, variances, found["all"].tolist(), strict=True):
+                    trial.set_user_attr("variances", dict(zip(names, map(finite, learned.tolist()), strict=True)))
+                    _tell(study, trial, score)
             except BaseException:  # Interrupted, out of memory: they would count as running for ever.
-                _tell(study, trials, np.full(size, np.nan))
+                for trial in trials:
+                    with suppress(Exception):  # The storage may be what has failed; the first error is to be seen.
+                        _tell(study, trial, math.nan)
                 raise
-            variances = np.exp(found["log_variance"].astype(np.float64))
-            for trial, learned in zip(trials, variances, strict=True):
-                trial.set_user_attr("variances", dict(zip(names, map(finite, learned.tolist()), strict=True)))
-            _tell(study, trials, found["all"])
     return study
 
 
@@ -88,7 +99,10 @@ def _open_study(name: str, storage: str, space: Mapping[str, Range], *, seed: in
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     direction = "minimize" if lower_is_better else "maximize"
-    study = optuna.create_study(study_name=name, storage=storage, direction=direction, load_if_exists=True)
+    kept: Any = storage
+    if storage.startswith("sqlite:"):  # Workers that share a file wait for each other; 5 seconds were the default.
+        kept = optuna.storages.RDBStorage(storage, engine_kwargs={"connect_args": {"timeout": _PATIENCE}})
+    study = optuna.create_study(study_name=name, storage=kept, direction=direction, load_if_exists=True)
     # Of the seed and of what the study has already: the same command again adds other trials, not the same.
     drawn = np.random.SeedSequence([seed, len(study.get_trials(deepcopy=False))]).generate_state(1)
     study.sampler = optuna.samplers.RandomSampler(seed=int(drawn[0]))
@@ -100,12 +114,23 @@ def _open_study(name: str, storage: str, space: Mapping[str, Range], *, seed: in
     return study
 
 
-def _tell(study: Any, trials: list[Any], scores: np.ndarray) -> None:
+def _check_settings(study: Any, base: Any, space: Mapping[str, Range]) -> None:
+    """Scores of trials that differ in more than what is searched cannot be compared."""
+    elsewhere = dict.fromkeys((*space, "seed", "data_dir"))
+    ours = json.loads(json.dumps({**asdict(base), **elsewhere}))
+    known = study.user_attrs.get("base")
+    differing = differences({**known, **elsewhere}, ours, base) if known is not None else ""
+    if differing:
+        raise UserError(f"The study {study.study_name!r} has trials with other settings ({differing}); name another.")
+    study.set_user_attr("base", ours)
+
+
+def _tell(study: Any, trial: Any, score: float) -> None:
+    """Nothing if it has been told already."""
     from optuna.trial import TrialState
 
-    for trial, score in zip(trials, scores.tolist(), strict=True):
-        failed = not math.isfinite(score)
-        study.tell(trial, None if failed else score, state=TrialState.FAIL if failed else None)
+    failed = not math.isfinite(score)
+    study.tell(trial, None if failed else score, TrialState.FAIL if failed else None, skip_if_finished=True)
 
 
 def _best(study: Any) -> str:
