@@ -200,7 +200,3 @@ def _report(rest: list[str]) -> int:
 
 def _show_warning(message: Any, category: Any, filename: Any, lineno: Any, file: Any = None, line: Any = None) -> None:
     print(f"shrinx: {message}", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

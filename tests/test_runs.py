@@ -23,7 +23,7 @@ from shrinx.experiments import EXPERIMENTS, find_experiment
 from shrinx.models.conv import ConvNet
 from shrinx.runs import checkpoint, training
 from shrinx.runs.errors import UserError
-from shrinx.runs.folder import Request, RunFolder, read_metrics
+from shrinx.runs.folder import Request, RunFolder, environment, read_metrics
 from shrinx.runs.progress import sparkline
 from shrinx.runs.search import Search
 from shrinx.runs.statistics import half_width, summarise
@@ -179,10 +179,16 @@ def test_a_reader_who_leaves_is_no_error():
     """As in `shrinx run sinusoid --help | head`."""
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "shrinx.cli", "run", "sinusoid", "--help"]
+    command = [sys.executable, "-m", "shrinx", "run", "sinusoid", "--help"]
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
     os.close(writing)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("program", ["/usr/local/bin/shrinx", str(Path(cli.__file__).with_name("__main__.py"))])
+def test_a_command_is_written_down_as_it_can_be_typed(monkeypatch, program):
+    monkeypatch.setattr(sys, "argv", [program, "run", "sinusoid"])
+    assert environment()["command"] == "shrinx run sinusoid"
 
 
 def final_state(path: Path) -> list[np.ndarray]:
@@ -191,7 +197,7 @@ def final_state(path: Path) -> list[np.ndarray]:
         return [stored[name] for name in stored.files]
 
 
-COMMAND = [sys.executable, "-m", "shrinx.cli", "run", "sinusoid", "--algorithm", "sigma-reptile", *TOY, "--hidden", "4"]
+COMMAND = [sys.executable, "-m", "shrinx", "run", "sinusoid", "--algorithm", "sigma-reptile", *TOY, "--hidden", "4"]
 COMMAND += ["--num-updates", "16000", "--seeds", "2"]
 
 

@@ -159,7 +159,7 @@ def environment() -> dict[str, Any]:
     versions = {name: _version(name) for name in ("jax", "jaxlib", "equinox", "optax", "numpy")}
     device = jax.devices()[0]
     return {
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": " ".join([_program(Path(sys.argv[0])), *sys.argv[1:]]),
         "commit": _commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": f"{device.device_kind} ({device.platform}), {num_cores()} CPU cores",
@@ -167,6 +167,11 @@ def environment() -> dict[str, Any]:
         "shrinx": shrinx.__version__,
         **versions,
     }
+
+
+def _program(called: Path) -> str:
+    """The program's name, by `python -m shrinx` as well."""
+    return "shrinx" if called == Path(shrinx.__file__).parent / "__main__.py" else called.name
 
 
 def _check_same(path: Path, found: dict[str, Any], request: Request) -> None:
