@@ -1,7 +1,7 @@
 """The paper's claims about voices, tested on committed runs (results/speech) as the page of these runs states them."""
 
 import pytest
-from claims import RESULTS, expect_misses
+from claims import RESULTS, expect_misses, keeps_its_gain, load, overfits
 
 from shrinx.report.goals import GOALS, by_seed
 from shrinx.report.load import load_run as load_reported
@@ -28,7 +28,7 @@ SPEECH = {
 @pytest.mark.parametrize("name", GOALS)
 def test_speech_goal(name):
     """As the page of these runs states it, for every seed."""
-    folders = sorted(path.parent for path in (RESULTS / "speech").glob("*/result.json"))
+    folders = sorted(path.parent for path in (RESULTS / "speech").glob("paper-*/result.json"))
     seeds = by_seed(map(load_reported, folders)).values()
     missing = [algorithm for algorithm in SPEECH if not any(algorithm in methods for methods in seeds)]
     if missing:
@@ -39,3 +39,38 @@ def test_speech_goal(name):
     for goal in found:
         if goal.met is None:
             pytest.skip(f"not measured: {goal.measured}")
+
+
+# The small network, for a CPU
+
+SMALL = pytest.mark.parametrize("runs", ["small-cpu", "small-cpu-1"])
+"""Two seeds: other speakers for training, validation and test."""
+
+
+@SMALL
+def test_small_cpu_sigma_reptile_predicts_every_speaker_best(runs):
+    """After its last step, beside Reptile where that predicts validation speakers best."""
+    ours, theirs = (
+        load_reported(RESULTS / "speech" / f"{runs}-{algorithm}").result["speech"]
+        for algorithm in ("sigma-reptile", "reptile")
+    )
+    assert ours["test_speakers"] == theirs["test_speakers"]
+    pairs = zip(ours["scores"]["all, 5 utterances"], theirs["scores"]["all, 5 utterances"], strict=True)
+    assert all(learned < plain for learned, plain in pairs)
+
+
+@SMALL
+def test_small_cpu_who_overfits(runs):
+    curves = {name: load("speech", f"{runs}-{name}").curves["all, 5 utterances"] for name in SPEECH if name != "sea-emb"}
+    assert {name: overfits(curve) for name, curve in curves.items()} == {
+        "sigma-reptile": False,
+        "reptile": True,
+        "sea-all": True,
+    }
+    assert keeps_its_gain(curves["sigma-reptile"])
+
+
+@SMALL
+def test_small_cpu_order_of_methods(runs):
+    scores = [load("speech", f"{runs}-{name}").scores["all, 5 utterances"].mean for name in SPEECH]
+    assert scores == sorted(scores)
