@@ -43,7 +43,7 @@ class Delta:
 
 
 def as_arrays(about: Any) -> dict[str, np.ndarray]:
-    """What describes a task, as the arrays that are stored: other numbers than these become those of 64 bits."""
+    """What describes a task, as the arrays that are stored: numbers of a kind that files lack get 64 bits."""
     if not isinstance(about, Mapping) or not all(isinstance(key, str) for key in about):
         raise TypeError(f"A task is described by arrays by name, such as {{'age': 30.0}}, got {about!r}.")
     return {key: _as_array(key, value) for key, value in about.items()}
