@@ -52,13 +52,12 @@ def as_arrays(about: Any) -> dict[str, np.ndarray]:
 def _as_array(key: str, value: Any) -> np.ndarray:
     try:
         array = np.asarray(value)
-    except ValueError:  # Rows of several lengths.
-        array = np.asarray(None)
-    if jnp.issubdtype(array.dtype, jnp.floating) and array.dtype in DTYPES.values():
-        return array
-    if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
-        raise TypeError(f"'{key}', which describes a task, must be numbers, got {value!r}.")
-    return array.astype(np.float64)
+        if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
+            raise ValueError(f"No numbers but {array.dtype}.")
+    except ValueError as error:  # numpy's own, if it is rows of several lengths.
+        raise TypeError(f"'{key}', which describes a task, must be numbers, got {value!r}.") from error
+    kept = jnp.issubdtype(array.dtype, jnp.floating) and array.dtype in DTYPES.values()
+    return array if kept else array.astype(np.float64)
 
 
 def check_compression(compression: str | None) -> None:

@@ -116,10 +116,10 @@ def _open_study(name: str, storage: str, space: Mapping[str, Range], *, seed: in
 
 def _check_settings(study: Any, base: Any, space: Mapping[str, Range]) -> None:
     """Scores of trials that differ in more than what is searched cannot be compared."""
-    elsewhere = dict.fromkeys((*space, "seed", "data_dir"))
-    ours = json.loads(json.dumps({**asdict(base), **elsewhere}))
+    free = dict.fromkeys((*space, "seed", "data_dir"))
+    ours = json.loads(json.dumps({**asdict(base), **free}))
     known = study.user_attrs.get("base")
-    differing = differences({**known, **elsewhere}, ours, base) if known is not None else ""
+    differing = differences(known, ours, base) if known is not None else ""
     if differing:
         raise UserError(f"The study {study.study_name!r} has trials with other settings ({differing}); name another.")
     study.set_user_attr("base", ours)
