@@ -30,6 +30,7 @@ from ._linear import LinearStats as LinearStats
 from ._metagradient import AbstractMetaGradient as AbstractMetaGradient
 from ._metagradient import Predictive as Predictive
 from ._metagradient import Reptile as Reptile
+from ._mixed import value_and_gradient as value_and_gradient
 from ._modules import Modules as Modules
 from ._modules import by_axis as by_axis
 from ._modules import by_label as by_label

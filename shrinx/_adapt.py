@@ -71,7 +71,12 @@ def adapt(
     if isinstance(adjoint, Implicit):
         check_prior(prior)
         check_finite(prior if names is None else prior.restrict(names)[0], "The implicit gradient")
-    return _adapt(loss_fn, prior, data, solver, int(num_steps), key, sample, names, adjoint)
+    try:
+        return _adapt(loss_fn, prior, data, solver, int(num_steps), key, sample, names, adjoint)
+    except TypeError as error:
+        if "forward-mode" in str(error) and isinstance(adjoint, Unroll) and adjoint.mixed:
+            raise TypeError("Forward mode (`jax.jvp`, `jax.jacfwd`) needs `adjoint=Unroll(mixed=False)`.") from error
+        raise
 
 
 @eqx.filter_jit

@@ -53,6 +53,11 @@ class Unroll(AbstractAdjoint):
       backpropagation). Time and memory are then flat in the horizon, as with `Implicit`, and unlike it nothing is
       assumed about convergence: where adaptation is stopped early, or ends in the noise of mini-batches, the variances
       get a gradient of the right sign. With 0 steps the mean's gradient is first order and the variances have none.
+    - `mixed`: go back through a step's gradient by its derivative along what arrives (forward over reverse), computed
+      anew, instead of keeping all that the gradient computed: a step then keeps hardly more than the parameters.
+      The numbers are the same. `False` is for forward mode through adaptation (`jax.jvp`) and for a loss whose gradient
+      has none itself (a `jax.custom_vjp` inside another). Solvers of your own take part if they take their gradient by
+      [`value_and_gradient`][shrinx.value_and_gradient].
 
     >>> import jax, jax.numpy as jnp, shrinx as sx
     >>> loss_fn = lambda theta, x: 0.5 * jnp.sum((theta - x) ** 2)
@@ -66,6 +71,7 @@ class Unroll(AbstractAdjoint):
 
     checkpoint: bool = eqx.field(default=True, static=True)
     last: int | None = eqx.field(default=None, static=True)
+    mixed: bool = eqx.field(default=True, static=True)
 
     def __check_init__(self):
         if not isinstance(self.checkpoint, bool):
@@ -76,7 +82,7 @@ class Unroll(AbstractAdjoint):
     def adapt(self, problem: Problem) -> Adapted:
         num_steps = problem.num_steps if self.last is None else min(self.last, problem.num_steps)
         segment = square_root_segment(num_steps) if self.checkpoint else None
-        return problem.run(problem.prior, segment=segment, last=self.last)
+        return problem.run(problem.prior, segment=segment, last=self.last, mixed=self.mixed)
 
     def pullback(self, problem: Problem) -> tuple[Adapted, Pullback]:
         return _vjp(self, problem)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ._mixed import value_and_gradient
 from ._prior import Prior, module_energies
 from ._solver import AbstractSolver, ObjectiveFn, StepInfo, check_learning_rate
 from ._tree import tree_where
@@ -58,7 +59,7 @@ class ProximalBacktracking(AbstractSolver[Float[Array, ""]]):
     def step(
         self, loss_fn: ObjectiveFn, displacement: Params, state: Float[Array, ""], prior: Prior
     ) -> tuple[Params, Float[Array, ""], StepInfo]:
-        loss, gradient = jax.value_and_grad(loss_fn)(displacement)
+        loss, gradient = value_and_gradient(loss_fn, displacement)
         steps = prior.steps(state)
         moved = jax.tree.map(lambda d, g, a: d - a.astype(d.dtype) * g, displacement, gradient, steps)
         proposal = prior.shrink(moved, steps)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ._check import check_at_least, check_data, check_prior, check_sample, check_scalar_loss
+from ._mixed import MixedMode
 from ._modules import Restriction
 from ._prior import Prior
 from ._solver import AbstractSolver, StepInfo
@@ -19,6 +20,10 @@ FEW = 8
 """Steps that need no loop, and no checkpoints on the way back."""
 SMALL = 10_000
 """Numbers in the state of a small network's adaptation."""
+
+
+def _nothing(index: Any, params: Params) -> None:
+    return None
 
 
 class Progress(NamedTuple):
@@ -103,22 +108,23 @@ class Problem(eqx.Module):
         assert self.key is not None
         return self.sample(jax.random.fold_in(self.key, step), self.data)
 
-    def run(self, prior: Prior, *, segment: int | None = None, last: int | None = None) -> Adapted:
+    def run(self, prior: Prior, *, segment: int | None = None, last: int | None = None, mixed: bool = False) -> Adapted:
         """Adapt from `prior`.
 
         With `segment`, a reverse pass stores the state only once in so many steps. With `last`, it goes through so many
-        steps only, and takes what was before them for constant.
+        steps only, and takes what was before them for constant. With `mixed`, it goes through gradients by mixed modes.
         """
         if last is None or last >= self.num_steps:
-            return self.watch(prior, _nothing, segment=segment)[0]
+            carry, (info, _) = _scan(self._step(prior, mixed=mixed), self.start(prior), self.num_steps, segment)
+            return self._adapted(prior, carry, info)
         still, before = stop_gradient(prior), self.num_steps - last
-        carry, early = _scan(self._step(still, _nothing), self.start(still), before, None)
-        carry, late = _scan(self._step(prior, _nothing), stop_gradient(carry), last, segment, before)
+        carry, early = _scan(self._step(still), self.start(still), before, None)
+        carry, late = _scan(self._step(prior, mixed=mixed), stop_gradient(carry), last, segment, before)
         return self._adapted(prior, carry, jax.tree.map(lambda a, b: jnp.concatenate([a, b]), early[0], late[0]))
 
-    def watch(self, prior: Prior, observe: Any, *, segment: int | None = None) -> tuple[Adapted, Any]:
+    def watch(self, prior: Prior, observe: Any) -> tuple[Adapted, Any]:
         """`run`, and `observe(index, params)` after every step, stacked; the index of the first step is 0."""
-        carry, (info, seen) = _scan(self._step(prior, observe), self.start(prior), self.num_steps, segment)
+        carry, (info, seen) = _scan(self._step(prior, observe), self.start(prior), self.num_steps, None)
         return self._adapted(prior, carry, info), seen
 
     def start(self, prior: Prior) -> Any:
@@ -132,7 +138,7 @@ class Problem(eqx.Module):
 
     def advance(self, prior: Prior, adapting: Any, first: Int[Array, ""], last: Int[Array, ""]) -> Any:
         """From after `first` to after `last` steps, without a reverse pass; neither is known to the compiler."""
-        step = self._step(prior, _nothing)
+        step = self._step(prior)
         return jax.lax.fori_loop(first, last, lambda index, adapting: step(adapting, index)[0], adapting)
 
     def reached(self, prior: Prior, adapting: Any) -> Params:
@@ -148,7 +154,7 @@ class Problem(eqx.Module):
             part = Prior(mean=part.mean, log_variance=log_variance, modules=part.modules, rates=part.rates)
         return part, restriction
 
-    def _step(self, prior: Prior, observe: Any) -> Any:
+    def _step(self, prior: Prior, observe: Any = _nothing, *, mixed: bool = False) -> Any:
         part, restriction = self._restricted(prior)
 
         def step(carry, index):
@@ -158,7 +164,8 @@ class Problem(eqx.Module):
             def objective(delta: Params) -> Array:
                 return self.loss_fn(_complete(part.at(delta), restriction, prior), batch)
 
-            moved, new_state, info = self.solver.step(objective, displacement, state, part)
+            loss_fn = MixedMode(objective) if mixed else objective
+            moved, new_state, info = self.solver.step(loss_fn, displacement, state, part)
             failed_step = jnp.where((failed_step < 0) & ~info.is_finite, index, failed_step)
             # Once nothing moves, the solver's state is of no account; one that answers by it sees the failure too.
             carry = tree_where(failed_step < 0, moved, displacement), new_state, failed_step
@@ -254,10 +261,6 @@ def _check_progress(
 
 def _complete(part: Params, restriction: Restriction | None, prior: Prior) -> Params:
     return part if restriction is None else restriction.merge(part, prior.mean)
-
-
-def _nothing(index: Any, params: Params) -> None:
-    return None
 
 
 def _scan(step: Any, start: Any, length: int, segment: int | None, first: int = 0) -> tuple[Any, Any]:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ._check import as_number, check_at_least, check_number, is_concrete
+from ._mixed import value_and_gradient
 from ._prior import Prior
 from ._tree import tree_dot, tree_norm, tree_where
 from ._types import Params, Scalar
@@ -68,7 +69,7 @@ class AbstractSolver(eqx.Module, Generic[State]):
     ...     def init(self, prior):
     ...         return None
     ...     def step(self, loss_fn, displacement, state, prior):
-    ...         loss, gradient = jax.value_and_grad(loss_fn)(displacement)
+    ...         loss, gradient = sx.value_and_gradient(loss_fn, displacement)
     ...         moved = jax.tree.map(lambda d, g: d - self.rate * jnp.sign(g), displacement, gradient)
     ...         return moved, state, sx.StepInfo.of(prior, displacement, loss, gradient)
     >>> prior = sx.Prior.create(jnp.zeros(1), variance=jnp.inf)
@@ -139,7 +140,7 @@ class ProximalGD(AbstractSolver[_GDState]):
     def step(
         self, loss_fn: ObjectiveFn, displacement: Params, state: _GDState, prior: Prior
     ) -> tuple[Params, _GDState, StepInfo]:
-        loss, gradient = jax.value_and_grad(loss_fn)(displacement)
+        loss, gradient = value_and_gradient(loss_fn, displacement)
         steps = prior.steps(_rate_at(self.learning_rate, state.num_steps))
         direction = state.direction
         if direction is not None:
@@ -198,7 +199,7 @@ class ProximalAdam(AbstractSolver[_AdamState]):
     def step(
         self, loss_fn: ObjectiveFn, displacement: Params, state: _AdamState, prior: Prior
     ) -> tuple[Params, _AdamState, StepInfo]:
-        loss, gradient = jax.value_and_grad(loss_fn)(displacement)
+        loss, gradient = value_and_gradient(loss_fn, displacement)
         count = state.num_steps + 1
         wide = jax.tree.map(lambda g, m: g.astype(m.dtype), gradient, state.first)
         first = jax.tree.map(lambda m, g: self.b1 * m + (1 - self.b1) * g, state.first, wide)
