@@ -1,5 +1,7 @@
 """Time a whole meta-step of augmented Omniglot, preset large, by XLA and by GPU kernels, for one seed and for three.
 
+With learned variances also by GPU kernels and a way back by reverse mode alone (`Unroll(mixed=False)`).
+
     PYTHONPATH=. python benchmarks/meta_step.py [--updates 5] [--algorithms reptile imaml] [--seeds 1]
 
 Drawings are noise, so no data set is needed. The steps run in one scan, as in a run, and compilation is not counted.
@@ -7,9 +9,11 @@ Drawings are noise, so no data set is needed. The steps run in one scan, as in a
 
 import argparse
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 
@@ -19,8 +23,6 @@ from shrinx.experiments.aug_omniglot import CLASSES, Config, preset_config
 from shrinx.models.conv import ConvNet
 from shrinx.tasks.augment import Affine
 from shrinx.tasks.images import sample_augmented
-
-LAST_STEPS = {"sigma-reptile": 20}
 
 
 def draw(config: Config, key: jax.Array) -> sx.Task:
@@ -35,11 +37,22 @@ def draw(config: Config, key: jax.Array) -> sx.Task:
     return sx.Task(part(support, CLASSES * config.num_instances), part(query, CLASSES * 5))
 
 
-def seconds(config: Config, network: ConvNet, *, seeds: int, updates: int) -> tuple[float, float]:
+def same(learner: sx.Learner) -> sx.Learner:
+    return learner
+
+
+def by_reverse_mode(learner: sx.Learner) -> sx.Learner:
+    """With a way back that keeps all that gradients computed."""
+    return eqx.tree_at(lambda learner: learner.meta_gradient.adjoint, learner, sx.Unroll(last=5, mixed=False))
+
+
+def seconds(
+    config: Config, network: ConvNet, *, seeds: int, updates: int, change: Callable[[sx.Learner], sx.Learner]
+) -> tuple[float, float]:
     """Of a meta-step, and of compilation."""
     sample = partial(sample_augmented, affine=Affine())
     support, query = (partial(sample, size=size) for size in (config.batch_size, config.query_batch_size))
-    learner = make_learner(config, sample=support, query_sample=query)
+    learner = change(make_learner(config, sample=support, query_sample=query))
 
     def run(state, key):
         def update(state, key):
@@ -65,15 +78,18 @@ def main() -> None:
     options = parser.parse_args()
     print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}, milliseconds a meta-step")
     for algorithm in options.algorithms:
-        config = replace(preset_config(algorithm, "large"), last_steps=LAST_STEPS.get(algorithm, 0))
+        config = preset_config(algorithm, "large")
         network = ConvNet((28, 28, 1), CLASSES, num_filters=config.num_filters, dtype=config.dtype)
+        variants = {"by XLA": ("off", same), "by kernels": ("auto", same)}
+        if algorithm == "sigma-reptile":
+            variants["reverse mode alone"] = ("auto", by_reverse_mode)
         for seeds in options.seeds:
             shown = []
-            for mode in ("off", "auto"):
-                chosen = replace(network, gpu_kernels=mode)
-                step, ready = seconds(config, chosen, seeds=seeds, updates=options.updates)
-                shown.append(f"{mode} {1e3 * step:.1f} (ready in {ready:.0f} s)")
-            print(f"{algorithm}, seeds {seeds}: kernels {', '.join(shown)}", flush=True)
+            for name, (kernels, change) in variants.items():
+                chosen = replace(network, gpu_kernels=kernels)
+                step, ready = seconds(config, chosen, seeds=seeds, updates=options.updates, change=change)
+                shown.append(f"{name} {1e3 * step:.1f} (ready in {ready:.0f} s)")
+            print(f"{algorithm}, seeds {seeds}: {', '.join(shown)}", flush=True)
 
 
 if __name__ == "__main__":

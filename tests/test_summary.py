@@ -220,6 +220,48 @@ def test_runs_that_are_no_pair(pairs, first, second, condition, message):
         pairs(first, second, condition)
 
 
+@pytest.fixture
+def grid(tmp_path):
+    """Two pairs of runs with a condition each, and a table of both that may name the first one twice."""
+
+    def table(*names: str) -> str:
+        for name, alphabets, mean in (("one", 5, 0.5), ("two", 5, 0.25), ("three", 10, 0.75), ("four", 10, 0.5)):
+            score = {"mean": mean, "ci95": 0.0, "over": "seeds", "values": [mean, mean]}
+            condition = {"num_alphabets": alphabets, "num_instances": 1, "test": {"all": score}, "variances": {}}
+            result = {
+                "metric": {"name": "accuracy", "lower_is_better": False},
+                "test": {"all": score},
+                "conditions": [{**condition, "selected": []}],
+            }
+            write_run(tmp_path / "results" / "toy" / name, result=result)
+        path = tmp_path / "tables.toml"
+        pairs = ", ".join(f'["toy/{first}", "toy/{second}"]' for first, second in (name.split() for name in names))
+        path.write_text(f'[grid]\npairs = [{pairs}]\ndown = ["K = 1"]\nacross = ["T = 5", "T = 10"]')
+        return render_all(path, load_runs(tmp_path / "results"), [])["grid"]
+
+    return table
+
+
+def test_gains_in_all_conditions_of_two_methods(grid):
+    assert grid("one two", "three four").splitlines() == [
+        "| σ-MAML over σ-MAML, points | T = 5 | T = 10 |",
+        "| --- | --- | --- |",
+        "| K = 1 | +25.0 | +25.0 |",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        (["one two"], "asks for 'T=10 K=1, all' seed by seed, which toy/one has not"),
+        (["one two", "one two", "three four"], "'grid' has 'T=5 K=1, all' in several pairs of runs"),
+    ],
+)
+def test_a_grid_has_every_condition_once(grid, pairs, message):
+    with pytest.raises(SummaryError, match=re.escape(message)):
+        grid(*pairs)
+
+
 @pytest.mark.parametrize("part", ["table", "summary", "missing", "run"])
 def test_drift_is_detected_and_mended(root, capsys, part):
     assert main([], root) == 0

@@ -177,10 +177,11 @@ def direction(result: dict[str, Any]) -> int:
 
 
 def best_of(runs: list[LoadedRun]) -> str:
-    """The best of runs of one experiment, and those it cannot be told from."""
+    """The best of runs of one experiment and condition, and those it cannot be told from."""
     scored = {run.name: (run.result.get("test") or {}).get("all") for run in runs}
     scored = {name: score for name, score in scored.items() if score and known([score["mean"]])}
-    if len(scored) < 2 or len({run.experiment for run in runs}) > 1:
+    judged_by = {(run.experiment, *(run.result.get("reference") or {}).values()) for run in runs}
+    if len(scored) < 2 or len(judged_by) > 1:
         return ""
     sign = direction(runs[0].result)
     best = min(scored, key=lambda name: sign * number(scored[name]["mean"]))

@@ -1,7 +1,7 @@
 """Markdown tables of rows, as `results/tables.toml` declares them.
 
 A table shows the modules of one run (what adapts, how far, and what comes of it), several runs, one a line, or
-pairs of runs, by how much the first is better than the second, seed by seed.
+by how much one run is better than another, seed by seed: pairs of runs, one a line, or all conditions of two methods.
 """
 
 import math
@@ -113,27 +113,45 @@ def gains_table(name: str, pairs: Sequence[tuple[Run, Run]], columns: Sequence[C
     interval, in points of a share of right answers. Seeds have test tasks of their own, the same in both runs, which
     makes intervals of scores wide and those of differences narrow."""
 
-    def cell(ours: Run, theirs: Run, column: Column) -> str:
-        first, second = (_by_seed(name, run, column.condition) for run in (ours, theirs))
-        if len(first) != len(second):
-            raise SummaryError(
-                f"results/tables.toml: table {name!r} pairs {ours.name} and {theirs.name} of other seeds."
-            )
-        gains = [a - b for a, b in zip(first, second, strict=True)]
-        return gain_with_interval(math.fsum(gains) / len(gains), half_width(gains))
-
     lines = [
         (
             f"{method_name(ours.algorithm)} over {method_name(theirs.algorithm)}",
-            *(cell(ours, theirs, c) for c in columns),
+            *(_gain(name, ours, theirs, column.condition) for column in columns),
         )
         for ours, theirs in pairs
     ]
     return _markdown(("gain in points", *(column.title for column in columns)), lines)
 
 
+def grid_table(name: str, pairs: Sequence[tuple[Run, Run]], down: Sequence[str], across: Sequence[str]) -> str:
+    """The same in all conditions of two methods, a line for each of `down`, a column for each of `across`. Every pair of
+    runs has some of the conditions."""
+
+    def cell(line: str, column: str) -> str:
+        condition = f"{column} {line}, all".replace(" = ", "=")
+        (ours, theirs), *more = [pair for pair in pairs if condition in _known(pair[0])] or pairs[:1]
+        if more:
+            raise SummaryError(f"results/tables.toml: table {name!r} has {condition!r} in several pairs of runs.")
+        return _gain(name, ours, theirs, condition)
+
+    title = "{} over {}, points".format(*(method_name(run.algorithm) for run in pairs[0]))
+    return _markdown((title, *across), [(line, *(cell(line, column) for column in across)) for line in down])
+
+
+def _gain(table: str, ours: Run, theirs: Run, condition: str) -> str:
+    first, second = (_by_seed(table, run, condition) for run in (ours, theirs))
+    if len(first) != len(second):
+        raise SummaryError(f"results/tables.toml: table {table!r} pairs {ours.name} and {theirs.name} of other seeds.")
+    gains = [a - b for a, b in zip(first, second, strict=True)]
+    return gain_with_interval(math.fsum(gains) / len(gains), half_width(gains))
+
+
+def _known(run: Run) -> dict[str, tuple[float, ...]]:
+    return {asked: score.by_seed for asked, metric, score in measured_by(run) if metric in _RATES and score.by_seed}
+
+
 def _by_seed(table: str, run: Run, condition: str) -> tuple[float, ...]:
-    known = {asked: score.by_seed for asked, metric, score in measured_by(run) if metric in _RATES and score.by_seed}
+    known = _known(run)
     if condition not in known:
         raise SummaryError(
             f"results/tables.toml: table {table!r} asks for {condition!r} seed by seed, which {run.name} has not; "
@@ -156,9 +174,11 @@ def _render(name: str, declared: dict[str, Any], runs: Mapping[str, Run], cells:
         case {"pairs": list(pairs), "columns": list(columns), **rest} if not rest:
             both = [(run(ours), run(theirs)) for ours, theirs in pairs]
             return gains_table(name, both, [_column(name, c) for c in columns])
+        case {"pairs": list(pairs), "down": list(down), "across": list(across), **rest} if not rest:
+            return grid_table(name, [(run(ours), run(theirs)) for ours, theirs in pairs], down, across)
     raise SummaryError(
         f"results/tables.toml: table {name!r} must have `modules`, a run's folder, or `runs` and `columns`, or `pairs` "
-        "of runs and `columns`."
+        "of runs and `columns`, or `down` and `across`."
     )
 
 
