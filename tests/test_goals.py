@@ -154,6 +154,14 @@ def test_what_is_missed_already_is_not_left_open(methods):
     assert judged(methods, "early stopping")[0] == "met"
 
 
+def test_runs_of_one_data_size_have_no_goals_of_half(methods):
+    for run in methods.values():
+        series = run.result["curves"]["series"]
+        run.result["curves"]["series"] = {name: series[name] for name in series if "40" not in name}
+    assert len(goals(methods)) == sum("half" not in name for name in GOALS) < len(GOALS)
+    assert {goal.verdict for goal in goals(methods)} == {"met"}
+
+
 def test_seeds_are_judged_apart(methods):
     again = made(OURS, seed=1)
     other = replace(made("reptile"), name="later")

@@ -50,8 +50,9 @@ def by_seed(runs: Iterable[LoadedRun]) -> dict[int, dict[str, LoadedRun]]:
 
 
 def goals(methods: Methods) -> list[Goal]:
-    """All goals, judged by these runs."""
-    return [goal(methods) for goal in GOALS.values()]
+    """All goals, judged by these runs: those of half the utterances only if a run adapted to several numbers of them."""
+    several = len(_sizes(methods)) != 1
+    return [goal(methods) for name, goal in GOALS.items() if several or not name.endswith("of half")]
 
 
 @dataclass(frozen=True)
@@ -155,9 +156,13 @@ GOALS: dict[str, Callable[[Methods], Goal]] = {
 
 def _size(methods: Methods, part: int = 1) -> int:
     """Utterances adapted to: all there are of a speaker, or a part of them."""
+    return max(_sizes(methods), default=80) // part
+
+
+def _sizes(methods: Methods) -> set[int]:
     series = [name for run in methods.values() for name in (run.result.get("curves") or {}).get("series") or ()]
     counts = [name.removeprefix("all, ").removesuffix(" utterances") for name in series]
-    return max((int(count) for count in counts if count.isdecimal()), default=80) // part
+    return {int(count) for count in counts if count.isdecimal()}
 
 
 def _score(methods: Methods, algorithm: str, name: str) -> _Measured:
