@@ -33,8 +33,7 @@ META_GRADIENTS = {
     "σ-Reptile, `Unroll(last=20)`": sx.Reptile(sx.Unroll(last=20)),
     "σ-MAML, `Unroll()`": sx.Predictive(sx.Unroll()),
     "σ-MAML, `Unroll(checkpoint=False)`": sx.Predictive(sx.Unroll(checkpoint=False)),
-    "σ-MAML, `Unroll(mixed=False)`": sx.Predictive(sx.Unroll(mixed=False)),
-    "σ-MAML, `Unroll(checkpoint=False, mixed=False)`": sx.Predictive(sx.Unroll(checkpoint=False, mixed=False)),
+    "σ-MAML, `Unroll(mixed=True)`": sx.Predictive(sx.Unroll(mixed=True)),
 }
 
 

@@ -75,7 +75,9 @@ def adapt(
         return _adapt(loss_fn, prior, data, solver, int(num_steps), key, sample, names, adjoint)
     except TypeError as error:
         if "forward-mode" in str(error) and isinstance(adjoint, Unroll) and adjoint.mixed:
-            raise TypeError("Forward mode (`jax.jvp`, `jax.jacfwd`) needs `adjoint=Unroll(mixed=False)`.") from error
+            raise TypeError(
+                "Forward mode (`jax.jvp`, `jax.jacfwd`) needs `adjoint=Unroll()`, not mixed modes."
+            ) from error
         raise
 
 

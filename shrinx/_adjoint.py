@@ -17,7 +17,7 @@ from jaxtyping import Array
 from ._check import check_at_least, is_concrete
 from ._linear import CG, LinearStats
 from ._prior import Prior
-from ._problem import Adapted, Problem, square_root_segment
+from ._problem import Adapted, Problem
 from ._tree import stop_gradient
 from ._types import Params
 
@@ -47,17 +47,18 @@ class Unroll(AbstractAdjoint):
 
     **Arguments:**
 
-    - `checkpoint`: store the state once in √(num_steps) steps and recompute the rest in the reverse pass. Memory then
-      grows with the square root of the horizon instead of the horizon, for one more forward pass.
+    - `checkpoint`: store the state once in √(num_steps) steps and compute the rest again in the reverse pass, all that
+      happens within a step included. Memory then grows with the square root of the horizon instead of the horizon, for
+      one or two more forward passes. Without, everything that every gradient computed is kept.
     - `last`: go back through so many steps only and take what was before them for constant (truncated
       backpropagation). Time and memory are then flat in the horizon, as with `Implicit`, and unlike it nothing is
       assumed about convergence: where adaptation is stopped early, or ends in the noise of mini-batches, the variances
       get a gradient of the right sign. With 0 steps the mean's gradient is first order and the variances have none.
-    - `mixed`: go back through a step's gradient by its derivative along what arrives (forward over reverse), computed
-      anew, instead of keeping all that the gradient computed: a step then keeps hardly more than the parameters.
-      The numbers are the same. `False` is for forward mode through adaptation (`jax.jvp`) and for a loss whose gradient
-      has none itself (a `jax.custom_vjp` inside another). Solvers of your own take part if they take their gradient by
-      [`value_and_gradient`][shrinx.value_and_gradient].
+    - `mixed`: go back through a step's gradient by its derivative along what arrives, forward over reverse, instead of
+      by reverse mode again. On a GPU that is faster, and the numbers are the same where the gradient is one of a
+      function, as it should be: a `jax.custom_vjp` or `jax.custom_jvp` in the loss that reverses or clips gradients has
+      none. There is no forward mode through adaptation then (`jax.jvp`). Solvers of your own take part if their
+      gradients are by [`value_and_gradient`][shrinx.value_and_gradient].
 
     >>> import jax, jax.numpy as jnp, shrinx as sx
     >>> loss_fn = lambda theta, x: 0.5 * jnp.sum((theta - x) ** 2)
@@ -71,7 +72,7 @@ class Unroll(AbstractAdjoint):
 
     checkpoint: bool = eqx.field(default=True, static=True)
     last: int | None = eqx.field(default=None, static=True)
-    mixed: bool = eqx.field(default=True, static=True)
+    mixed: bool = eqx.field(default=False, static=True)
 
     def __check_init__(self):
         if not isinstance(self.checkpoint, bool):
@@ -80,9 +81,7 @@ class Unroll(AbstractAdjoint):
             check_at_least("last", self.last, 0)
 
     def adapt(self, problem: Problem) -> Adapted:
-        num_steps = problem.num_steps if self.last is None else min(self.last, problem.num_steps)
-        segment = square_root_segment(num_steps) if self.checkpoint else None
-        return problem.run(problem.prior, segment=segment, last=self.last, mixed=self.mixed)
+        return problem.run(problem.prior, checkpoint=self.checkpoint, last=self.last, mixed=self.mixed)
 
     def pullback(self, problem: Problem) -> tuple[Adapted, Pullback]:
         return _vjp(self, problem)

@@ -1,8 +1,8 @@
 """Second derivatives of a task's loss by mixed modes: its gradient by reverse mode, that one's derivative by forward.
 
-The usual way back through a gradient keeps everything that it computed, in every step. But what arrives is a vector v,
-and what is wanted is the Hessian times v: the change of the gradient along v. That can be computed anew in one pass,
-and nothing is kept but the place (Kemaev et al., Scalable meta-learning via mixed-mode differentiation, 2025).
+The way back through a gradient is, as a rule, reverse mode once more. But what arrives is a vector v, and what is
+wanted is the Hessian times v: the change of the gradient along v, one pass forward from nothing but the place
+(Kemaev et al., Scalable meta-learning via mixed-mode differentiation, 2025).
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ class MixedMode(eqx.Module):
 def value_and_gradient(loss_fn: Callable[[Params], Scalar], displacement: Params) -> tuple[Scalar, Params]:
     """The loss of a step and its gradient, for inner solvers: `jax.value_and_grad(loss_fn)(displacement)`.
 
-    Written this way, [`Unroll`][shrinx.Unroll] differentiates the step without keeping what the gradient computed.
+    Written this way, a step takes part in [`Unroll(mixed=True)`][shrinx.Unroll].
 
     >>> import jax.numpy as jnp, shrinx as sx
     >>> sx.value_and_gradient(lambda displacement: jnp.sum(displacement**2), jnp.ones(2))

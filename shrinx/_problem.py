@@ -17,7 +17,7 @@ from ._tree import stop_gradient, tree_where
 from ._types import Data, LossFn, Params, SampleFn
 
 FEW = 8
-"""Steps that need no loop, and no checkpoints on the way back."""
+"""Steps that need no loop, and no segments on the way back."""
 SMALL = 10_000
 """Numbers in the state of a small network's adaptation."""
 
@@ -108,23 +108,29 @@ class Problem(eqx.Module):
         assert self.key is not None
         return self.sample(jax.random.fold_in(self.key, step), self.data)
 
-    def run(self, prior: Prior, *, segment: int | None = None, last: int | None = None, mixed: bool = False) -> Adapted:
+    def run(self, prior: Prior, *, checkpoint: bool = False, last: int | None = None, mixed: bool = False) -> Adapted:
         """Adapt from `prior`.
 
-        With `segment`, a reverse pass stores the state only once in so many steps. With `last`, it goes through so many
-        steps only, and takes what was before them for constant. With `mixed`, it goes through gradients by mixed modes.
+        With `checkpoint`, a reverse pass stores little and computes the rest again. With `last`, it goes through so
+        many steps only, and takes what was before them for constant. With `mixed`, it differentiates gradients by
+        mixed modes.
         """
-        if last is None or last >= self.num_steps:
-            carry, (info, _) = _scan(self._step(prior, mixed=mixed), self.start(prior), self.num_steps, segment)
+        last = self.num_steps if last is None else min(last, self.num_steps)
+        step, start = self._step(prior, mixed=mixed), self.start(prior)
+        if checkpoint and not mixed and last > 1 and not _is_small(start):
+            # The state alone is stored, not what a step makes of it. In a loop nothing can be mistaken for the same.
+            step = jax.checkpoint(step, prevent_cse=False)
+        if last == self.num_steps:
+            carry, (info, _) = _scan(step, start, last, checkpoint)
             return self._adapted(prior, carry, info)
         still, before = stop_gradient(prior), self.num_steps - last
-        carry, early = _scan(self._step(still), self.start(still), before, None)
-        carry, late = _scan(self._step(prior, mixed=mixed), stop_gradient(carry), last, segment, before)
+        carry, early = _scan(self._step(still), self.start(still), before, False)
+        carry, late = _scan(step, stop_gradient(carry), last, checkpoint, before)
         return self._adapted(prior, carry, jax.tree.map(lambda a, b: jnp.concatenate([a, b]), early[0], late[0]))
 
     def watch(self, prior: Prior, observe: Any) -> tuple[Adapted, Any]:
         """`run`, and `observe(index, params)` after every step, stacked; the index of the first step is 0."""
-        carry, (info, seen) = _scan(self._step(prior, observe), self.start(prior), self.num_steps, None)
+        carry, (info, seen) = _scan(self._step(prior, observe), self.start(prior), self.num_steps, False)
         return self._adapted(prior, carry, info), seen
 
     def start(self, prior: Prior) -> Any:
@@ -263,10 +269,11 @@ def _complete(part: Params, restriction: Restriction | None, prior: Prior) -> Pa
     return part if restriction is None else restriction.merge(part, prior.mean)
 
 
-def _scan(step: Any, start: Any, length: int, segment: int | None, first: int = 0) -> tuple[Any, Any]:
+def _scan(step: Any, start: Any, length: int, checkpoint: bool, first: int = 0) -> tuple[Any, Any]:
     """`length` steps, the first of which has the index `first`."""
     indices = first + jnp.arange(length, dtype=jnp.int32)
-    if segment is None or segment >= length:
+    segment = _square_root_segment(length) if checkpoint else None
+    if segment is None:
         return jax.lax.scan(step, start, indices, unroll=length <= FEW and _is_small(start))
     count, rest = divmod(length, segment)
 
@@ -274,7 +281,7 @@ def _scan(step: Any, start: Any, length: int, segment: int | None, first: int = 
         return jax.lax.scan(step, carry, indices)
 
     blocks = indices[: count * segment].reshape(count, segment)
-    # Segments are checkpointed one by one, and within a segment the reverse pass of the scan stores every step.
+    # Segments are checkpointed one by one, and within a segment the reverse pass of the scan stores every state.
     carry, infos = jax.lax.scan(jax.checkpoint(advance), start, blocks)
     infos = jax.tree.map(lambda x: x.reshape((count * segment, *x.shape[2:])), infos)
     if rest:
@@ -288,7 +295,7 @@ def _is_small(carry: Any) -> bool:
     return sum(jnp.size(leaf) for leaf in jax.tree.leaves(carry)) <= SMALL
 
 
-def square_root_segment(num_steps: int) -> int | None:
+def _square_root_segment(num_steps: int) -> int | None:
     """About √num_steps, preferably a divisor, since a remainder is compiled a second time; `None` if not worth it."""
     if num_steps <= FEW:
         return None

@@ -17,8 +17,8 @@ SIGMA_REPTILE = LearnerConfig(algorithm="sigma-reptile")
         ({}, sx.Implicit(sx.CG(max_steps=5))),
         ({"cg_steps": 2, "damping": 0.5}, sx.Implicit(sx.CG(max_steps=2, damping=0.5))),
         ({"cg_steps": 0}, sx.FirstOrder()),
-        ({"last_steps": 10}, sx.Unroll(last=10)),
-        ({"last_steps": 10, "cg_steps": 0}, sx.Unroll(last=10)),
+        ({"last_steps": 10}, sx.Unroll(last=10, mixed=True)),
+        ({"last_steps": 10, "cg_steps": 0}, sx.Unroll(last=10, mixed=True)),
     ],
 )
 def test_what_the_variances_of_sigma_reptile_follow(changes, adjoint):

@@ -125,7 +125,7 @@ def make_learner(
         "query_sample": query_sample,
     }
     adam = optax.adam(variance_rate)
-    unroll = Unroll(last=config.last_steps) if config.last_steps else None
+    unroll = Unroll(last=config.last_steps, mixed=True) if config.last_steps else None
     learned = {"variance_optimiser": adam, "warmup": config.warmup, "regulariser": config.regulariser}
     match config.algorithm:
         case "sigma-maml":

@@ -50,7 +50,7 @@ def by_seed(runs: Iterable[LoadedRun]) -> dict[int, dict[str, LoadedRun]]:
 
 
 def goals(methods: Methods) -> list[Goal]:
-    """All goals, judged by these runs: those of half the utterances only if a run adapted to several numbers of them."""
+    """All goals, judged by these runs; those of half the utterances if a run adapted to several numbers of them."""
     several = len(_sizes(methods)) != 1
     return [goal(methods) for name, goal in GOALS.items() if several or not name.endswith("of half")]
 
