@@ -76,7 +76,8 @@ def adapt(
     except TypeError as error:
         if "forward-mode" in str(error) and isinstance(adjoint, Unroll) and adjoint.mixed:
             raise TypeError(
-                "Forward mode (`jax.jvp`, `jax.jacfwd`) needs `adjoint=Unroll()`, not mixed modes."
+                "Forward mode through adaptation (`jax.jvp`, `jax.jacfwd`), or a `jax.custom_vjp` in the loss, needs "
+                "`adjoint=Unroll()`, not `mixed=True`."
             ) from error
         raise
 

@@ -47,18 +47,19 @@ class Unroll(AbstractAdjoint):
 
     **Arguments:**
 
-    - `checkpoint`: store the state once in √(num_steps) steps and compute the rest again in the reverse pass, all that
-      happens within a step included. Memory then grows with the square root of the horizon instead of the horizon, for
-      one or two more forward passes. Without, everything that every gradient computed is kept.
+    - `checkpoint`: keep the state of a step, not what its gradient computed, and of many steps the state once in
+      √(num_steps); compute the rest again in the reverse pass. Memory then grows with the square root of the horizon.
+      (A few steps of a network with less than 3,000 parameters are kept whole: that is faster.)
     - `last`: go back through so many steps only and take what was before them for constant (truncated
       backpropagation). Time and memory are then flat in the horizon, as with `Implicit`, and unlike it nothing is
       assumed about convergence: where adaptation is stopped early, or ends in the noise of mini-batches, the variances
       get a gradient of the right sign. With 0 steps the mean's gradient is first order and the variances have none.
     - `mixed`: go back through a step's gradient by its derivative along what arrives, forward over reverse, instead of
-      by reverse mode again. On a GPU that is faster, and the numbers are the same where the gradient is one of a
-      function, as it should be: a `jax.custom_vjp` or `jax.custom_jvp` in the loss that reverses or clips gradients has
-      none. There is no forward mode through adaptation then (`jax.jvp`). Solvers of your own take part if their
-      gradients are by [`value_and_gradient`][shrinx.value_and_gradient].
+      by reverse mode again: faster, and more so for deep networks and on a GPU. It is right where the gradient is that
+      of a function. It is **not** if the loss has a `jax.custom_vjp` or `jax.custom_jvp` that is no true derivative, as
+      gradients that are clipped, reversed or passed straight through (by `stop_gradient` they may be). Nor is there
+      forward mode through adaptation then. Solvers of your own take part if their gradients are by
+      [`value_and_gradient`][shrinx.value_and_gradient].
 
     >>> import jax, jax.numpy as jnp, shrinx as sx
     >>> loss_fn = lambda theta, x: 0.5 * jnp.sum((theta - x) ** 2)
@@ -77,6 +78,8 @@ class Unroll(AbstractAdjoint):
     def __check_init__(self):
         if not isinstance(self.checkpoint, bool):
             raise TypeError(f"`checkpoint` must be true or false, got {self.checkpoint!r}; steps are `last=`.")
+        if not isinstance(self.mixed, bool):
+            raise TypeError(f"`mixed` must be true or false, got {self.mixed!r}.")
         if self.last is not None:
             check_at_least("last", self.last, 0)
 

@@ -30,7 +30,7 @@ class MixedMode(eqx.Module):
 def value_and_gradient(loss_fn: Callable[[Params], Scalar], displacement: Params) -> tuple[Scalar, Params]:
     """The loss of a step and its gradient, for inner solvers: `jax.value_and_grad(loss_fn)(displacement)`.
 
-    Written this way, a step takes part in [`Unroll(mixed=True)`][shrinx.Unroll].
+    Written this way, with the `loss_fn` it was given, a step takes part in [`Unroll(mixed=True)`][shrinx.Unroll].
 
     >>> import jax.numpy as jnp, shrinx as sx
     >>> sx.value_and_gradient(lambda displacement: jnp.sum(displacement**2), jnp.ones(2))

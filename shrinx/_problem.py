@@ -18,7 +18,7 @@ from ._types import Data, LossFn, Params, SampleFn
 
 FEW = 8
 """Steps that need no loop, and no segments on the way back."""
-SMALL = 10_000
+SMALL = 3_000
 """Numbers in the state of a small network's adaptation."""
 
 
@@ -165,10 +165,12 @@ class Problem(eqx.Module):
 
         def step(carry, index):
             displacement, state, failed_step = carry
-            batch = self.batch(index)
+            # By mixed modes the way back draws it again, and it need not be kept.
+            batch = None if mixed else self.batch(index)
 
             def objective(delta: Params) -> Array:
-                return self.loss_fn(_complete(part.at(delta), restriction, prior), batch)
+                params = _complete(part.at(delta), restriction, prior)
+                return self.loss_fn(params, self.batch(index) if mixed else batch)
 
             loss_fn = MixedMode(objective) if mixed else objective
             moved, new_state, info = self.solver.step(loss_fn, displacement, state, part)

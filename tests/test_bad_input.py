@@ -327,6 +327,7 @@ WRONG_TYPES = {
     "sx.CG(damping=None)": "`damping` must be a number, got None",
     "sx.CG(damping=1j)": "`damping` must be a number, got 1j",
     "sx.Unroll(20)": "`checkpoint` must be true or false, got 20; steps are `last=`",
+    "sx.Unroll(mixed=20)": "`mixed` must be true or false, got 20",
     "sx.by_axis(params, {'a': np.int64(0)}).sizes": "(1, 1, 1, 3)",
     "sx.Learner(**parts, num_steps=2.5)": "`num_steps` must be an integer, got 2.5",
     "sx.Learner(**parts, num_steps=np.int32(2)).num_steps": "2",

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.test_util import check_grads
 from problems import conv_net, conv_net_loss, image_tasks
 from test_solver import SOLVERS
 
@@ -140,7 +141,7 @@ def test_forward_mode_says_what_it_needs():
         return outcome(jax.tree.map(lambda leaf: scale * leaf, prior), data, mixed=mixed)
 
     with pytest.raises(
-        TypeError, match=r"Forward mode \(`jax.jvp`, `jax.jacfwd`\) needs `adjoint=Unroll\(\)`, not mixed"
+        TypeError, match=r"Forward mode through adaptation .* needs `adjoint=Unroll\(\)`, not `mixed=True`"
     ):
         jax.jvp(lambda scale: of_scale(scale, True), (1.0,), (1.0,))
     forward = jax.jvp(lambda scale: of_scale(scale, False), (1.0,), (1.0,))[1]
@@ -171,3 +172,24 @@ def test_a_loss_whose_gradient_has_no_forward_mode(x64):
     with pytest.raises(TypeError, match="custom_vjp"):
         gradient(sine, True)
     assert_same(gradient(sine, False), gradient(jnp.sin, True))
+
+
+def test_gradients_that_are_none_of_a_function_need_reverse_mode(x64):
+    """Clipped on their way back: by reverse mode the derivative is that of the steps as they are taken."""
+
+    @jax.custom_vjp
+    def clipped(x):
+        return x
+
+    clipped.defvjp(lambda x: (x, None), lambda _, slope: (jnp.clip(slope, -0.01, 0.01),))
+    prior, data = regression()
+
+    def clipping_loss(params, batch):
+        return smooth_loss({**params, "w0": clipped(params["w0"]), "b0": clipped(params["b0"])}, batch)
+
+    def of_scale(scale):
+        start = jax.tree.map(lambda leaf: scale * leaf, prior)
+        adapted = sx.adapt(clipping_loss, start, data, sx.ProximalGD(0.1), num_steps=HORIZON)
+        return smooth_loss(adapted.params, data)
+
+    check_grads(of_scale, (1.0,), order=1, modes=["rev"], eps=1e-6, rtol=1e-5)

@@ -73,7 +73,7 @@ _TOY = {
 }
 
 # Second derivatives of all pairs would need more memory than a GPU has.
-_AT_ONCE = dict.fromkeys(("sigma-reptile", "imaml", "sigma-imaml"), 12)
+_AT_ONCE = {"sigma-reptile": 12, "imaml": 12, "sigma-imaml": 12}
 
 # Field -> the field that has its values for all conditions.
 _VARIED = {"inner_rate": "inner_rates", "mean_rate": "mean_rates", "variance_rate": "variance_rates"}

@@ -124,8 +124,10 @@ def gains_table(name: str, pairs: Sequence[tuple[Run, Run]], columns: Sequence[C
 
 
 def grid_table(name: str, pairs: Sequence[tuple[Run, Run]], down: Sequence[str], across: Sequence[str]) -> str:
-    """The same in all conditions of two methods, a line for each of `down`, a column for each of `across`. Every pair of
-    runs has some of the conditions."""
+    """The same in all conditions of two methods, a line for each of `down`, a column for each of `across`.
+
+    Every pair of runs has some of the conditions.
+    """
 
     def cell(line: str, column: str) -> str:
         condition = f"{column} {line}, all".replace(" = ", "=")
