@@ -186,6 +186,15 @@ def test_runs_of_different_experiments_are_not_ranked(tmp_path):
     assert "Held-out scores in every condition of many" in text
 
 
+@pytest.mark.parametrize("instances", [1, 3])
+def test_runs_are_ranked_by_scores_of_the_same_condition(tmp_path, instances):
+    """What a run of many conditions is scored by is one of them."""
+    other = with_conditions() | {"reference": {"num_alphabets": 15, "num_instances": instances}}
+    results = {"few": with_conditions(), "many": other}
+    paths = [make_run(tmp_path / name, result, make_rows(seeds=18)) for name, result in results.items()]
+    assert ("is best" in Page(write_comparison(paths, tmp_path / "out").read_text()).text) == (instances == 1)
+
+
 def test_a_comparison_is_refused_where_it_would_destroy_or_say_nothing(tmp_path):
     run, other = make_run(tmp_path / "run"), make_run(tmp_path / "other")
     with pytest.raises(UserError, match="at least two"):
