@@ -154,7 +154,7 @@ def _small(algorithm: str, num_instances: int) -> Config:
             "mean_rate": 3e-3,
             "weight_decay": 3.0,
             "inner_rate": 0.4,
-            # The paper's two steps, and its λ, 1e-3, lose up to eight points where there are many drawings.
+            # The paper's two steps, and its λ, 1e-3, lose up to ten points where there are many drawings.
             "cg_steps": 1,
             "damping": 1.0,
             "variance": 100.0,

@@ -72,7 +72,7 @@ _TOY = {
     "curve_steps": None,
 }
 
-# Second derivatives of all pairs would need more memory than a GPU has.
+# Second derivatives take memory, and so many pairs are enough to keep a GPU busy.
 _AT_ONCE = {"sigma-reptile": 12, "imaml": 12, "sigma-imaml": 12}
 
 # Field -> the field that has its values for all conditions.
