@@ -28,11 +28,12 @@ from ._linear import LinearStats
 from ._metagradient import AbstractMetaGradient, Reptile
 from ._prior import Prior, inverse_gamma_penalty
 from ._problem import Progress, make_problem, no_progress
+from ._rounding import apply, apply_rounded, nothing_cut, whole
 from ._select import module_names
 from ._solver import AbstractSolver
 from ._task import Task, check_task, check_tasks
 from ._tree import all_finite, tree_norm, tree_where
-from ._types import LossFn, SampleFn, Scalar
+from ._types import LossFn, Params, SampleFn, Scalar
 
 _VARIANCE_RANGE = (1e-5, 1e5)
 
@@ -221,8 +222,10 @@ class Learner(eqx.Module):
         """The state before the first update. What this learner fixes (see `variance`, `rates`) is imposed here."""
         prior = self._prepare(prior, begin=True)
         self.meta_gradient.check_prior(self._adapting(prior))
+        cut = nothing_cut(prior)
         opt_state = _OptState(
-            mean=self.optimiser.init(prior.mean),
+            mean=self.optimiser.init(whole(prior.mean, cut)),
+            cut=cut,
             variance=None if self.variance_optimiser is None else self.variance_optimiser.init(_movable(prior)),
             rates=None if self.rate_optimiser is None else self.rate_optimiser.init(cast(Any, prior.rates)),
         )
@@ -292,7 +295,7 @@ class Learner(eqx.Module):
             log_variance = jnp.full_like(log_variance, self._imposed)
         per_module = self.rates == "module"
         if self.rates is not None and rates is None:
-            rates = jnp.ones_like(log_variance) if per_module else jax.tree.map(jnp.ones_like, prior.mean)
+            rates = jnp.ones_like(log_variance) if per_module else jax.tree.map(jnp.ones_like, prior.zeros())
         elif self.rates is not None and per_module != prior.has_module_rates and not prior.is_module_shaped:
             other = "module" if prior.has_module_rates else "parameter"
             raise ValueError(f"The prior has learned rates, one for each {other}; this learner's are by {self.rates}.")
@@ -301,6 +304,8 @@ class Learner(eqx.Module):
 
 class _OptState(NamedTuple):
     mean: Any
+    cut: Params
+    """What 16 bits have no room for of the mean."""
     variance: Any
     rates: Any
 
@@ -439,24 +444,19 @@ def _update(
     if jax.tree.structure(opt_state) != jax.tree.structure(jax.eval_shape(learner.init, prior).opt_state):
         raise ValueError("`state` is that of another learner or other optimisers: begin with `learner.init(prior)`.")
     gradient, info = _gradient(learner, loss_fn, prior, tasks, key)
-    mean, mean_state = _apply(learner.optimiser, gradient.mean, opt_state.mean, prior.mean)
+    mean, mean_state, cut = apply_rounded(learner.optimiser, gradient.mean, opt_state.mean, prior.mean, opt_state.cut)
     log_variance, variance_state = prior.log_variance, opt_state.variance
     if learner.variance_optimiser is not None:
         log_variance, variance_state = _update_variance(learner, gradient.log_variance, state)
     rates, rates_state = prior.rates, opt_state.rates
     if learner.rate_optimiser is not None:
-        rates, rates_state = _apply(learner.rate_optimiser, gradient.rates, opt_state.rates, prior.rates)
+        rates, rates_state = apply(learner.rate_optimiser, gradient.rates, opt_state.rates, prior.rates)
     new = (
         Prior(mean=mean, log_variance=log_variance, modules=prior.modules, rates=rates),
-        _OptState(mean=mean_state, variance=variance_state, rates=rates_state),
+        _OptState(mean=mean_state, cut=cut, variance=variance_state, rates=rates_state),
     )
     prior, opt_state = tree_where(jnp.any(info.healthy), new, (prior, opt_state))
     return LearnerState(prior=prior, opt_state=opt_state, step=state.step + 1), info
-
-
-def _apply(optimiser: optax.GradientTransformation, gradient: Any, state: Any, value: Any) -> tuple[Any, Any]:
-    updates, state = optimiser.update(gradient, state, value)
-    return optax.apply_updates(value, updates), state
 
 
 def _update_variance(learner: Learner, gradient: Array, state: LearnerState) -> tuple[Array, Any]:
@@ -470,7 +470,7 @@ def _update_variance(learner: Learner, gradient: Array, state: LearnerState) -> 
     moving = learned & jnp.isfinite(old)
     penalty = jax.grad(inverse_gamma_penalty)(old, learner.regulariser)
     gradient = jnp.where(moving, gradient + penalty, 0)
-    new, new_state = _apply(learner.variance_optimiser, gradient, opt_state, _movable(prior))
+    new, new_state = apply(learner.variance_optimiser, gradient, opt_state, _movable(prior))
     low, high = learner.variance_range
     new = jnp.where(moving, jnp.clip(new, math.log(low), math.log(high)), old)
     return tree_where(state.step < learner.warmup, (old, opt_state), (new, new_state))
