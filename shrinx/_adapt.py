@@ -45,8 +45,9 @@ def adapt(
     - `key`, `sample`: with `sample(key, data)` every step draws a mini-batch of its own; without, it sees all data.
     - `trainable`: names of modules (or a `Selection`) to adapt. The others stay at the mean; no gradient, state or
       update exists for them.
-    - `adjoint`: how the result is differentiated, if it is: [`Unroll`][shrinx.Unroll],
-      [`Implicit`][shrinx.Implicit] or [`FirstOrder`][shrinx.FirstOrder].
+    - `adjoint`: how the parameters are differentiated, if they are: [`Unroll`][shrinx.Unroll],
+      [`Implicit`][shrinx.Implicit] or [`FirstOrder`][shrinx.FirstOrder]. Only with `Unroll` do the losses and norms
+      that are reported have derivatives; with the others these are zero.
 
     **Returns:** [`Adapted`][shrinx.Adapted].
 
@@ -73,11 +74,18 @@ def adapt(
         check_finite(prior if names is None else prior.restrict(names)[0], "The implicit gradient")
     try:
         return _adapt(loss_fn, prior, data, solver, int(num_steps), key, sample, names, adjoint)
-    except TypeError as error:
-        if "forward-mode" in str(error) and isinstance(adjoint, Unroll) and adjoint.mixed:
+    except (TypeError, RuntimeError) as error:
+        forward = "forward-mode" in str(error)
+        if forward and isinstance(adjoint, Unroll) and adjoint.mixed:
             raise TypeError(
                 "Forward mode through adaptation (`jax.jvp`, `jax.jacfwd`), or a `jax.custom_vjp` in the loss, needs "
                 "`adjoint=Unroll()`, not `mixed=True`."
+            ) from error
+        if isinstance(adjoint, Implicit) and (forward or "Unexpected tangent" in str(error)):
+            raise TypeError(
+                "`Implicit` has derivatives with respect to the prior only, and in reverse mode: for those with "
+                "respect to data, solver or what the loss closes over, and for `jax.jvp` and `jax.jacfwd`, adapt with "
+                "`adjoint=Unroll()`."
             ) from error
         raise
 

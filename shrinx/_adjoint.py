@@ -129,7 +129,8 @@ class Implicit(AbstractAdjoint):
 
     It is right to the extent that adaptation has converged (`Adapted.residual`) and the linear solve too. All
     variances must be finite. The Hessian is taken on batches that adaptation has not used. Only derivatives with
-    respect to the prior are defined; those with respect to data, and second ones, raise an error (use `Unroll`).
+    respect to the prior are defined, in reverse mode; those with respect to data, in forward mode, and second ones
+    raise an error (use `Unroll`).
 
     **Arguments:**
 

@@ -12,6 +12,9 @@ from ._modules import _named_leaves
 from ._prior import Prior
 from ._types import AnyTree
 
+_SHOWN = 20
+"""Arrays that a message names at most."""
+
 
 def is_concrete(array: Any) -> bool:
     """Whether values can be looked at: not so inside `jit`, `vmap` or `grad`."""
@@ -111,7 +114,9 @@ def check_scalar_loss(loss_fn: Any, params: AnyTree, batch: AnyTree, what: str =
         result = jax.eval_shape(loss_fn, params, batch)
     except Exception as error:
         # The mistake is the caller's and its traceback theirs; what their function was given is what they do not see.
-        shapes = ", ".join(f"{path} {list(jnp.shape(leaf))}" for path, leaf in _named_leaves(batch, "array"))
+        named = _named_leaves(batch, "array")
+        shapes = ", ".join(f"{path} {list(jnp.shape(leaf))}" for path, leaf in named[:_SHOWN])
+        shapes += f" and {len(named) - _SHOWN} more (lists in place of arrays?)" if len(named) > _SHOWN else ""
         error.add_note(
             f"`{what}` was called with one task's batch: {shapes}. Is that what it expects? Where several tasks are "
             "given at once, all their arrays need a leading task axis, which is gone here."

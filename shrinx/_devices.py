@@ -47,6 +47,12 @@ def sum_over_devices(
 
     What a device does, the compiler need not know how to divide: kernels of our own it could not.
     """
+    num_tasks, num_devices = len(jax.tree.leaves(share)[0]), mesh.shape[mesh.axis_names[0]]
+    if num_tasks % num_devices:
+        raise ValueError(
+            f"These {num_tasks} tasks are a part of a batch that was spread over {num_devices} devices, and cannot be "
+            "spread evenly: make a `Task` of them and spread that."
+        )
     arrays, others = eqx.partition(everyone, eqx.is_array)
 
     def on_device(arrays: Any, share: Any) -> tuple[Any, Any]:

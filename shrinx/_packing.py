@@ -55,11 +55,13 @@ class Packing:
 
     def pack(self, params: Params) -> tuple[Array, ...]:
         """One array for each shape, its leaves along the first axis."""
+        self._modules.check(params)
         leaves = self._treedef.flatten_up_to(params)
         return tuple(jnp.stack([leaves[index] for index in group]) for group in self._groups)
 
     def unpack(self, packed: Params) -> Params:
-        """The parameters as the network has them."""
+        """The parameters as the network has them; of a batch of tasks by `jax.vmap(packing.unpack)`."""
+        self.modules.check(packed, "packed")  # A batch of them, of as many tasks as layers, would be mixed up.
         leaves: list[Array | None] = [None] * len(self._modules._leaves)
         for group, array in zip(self._groups, packed, strict=True):
             # Unlike indexing, whose derivative is a sum of arrays that are zero but for one row.

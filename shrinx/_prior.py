@@ -99,6 +99,7 @@ class Prior(eqx.Module):
 
     def displacement(self, params: Params) -> Params:
         """θ - φ."""
+        self.modules.check(params)
         return jax.tree.map(jnp.subtract, params, self.mean)
 
     def zeros(self) -> Params:
@@ -234,6 +235,8 @@ class Prior(eqx.Module):
         >>> prior.scale_variance(2).variance
         Array([0., 8.], dtype=float32)
         """
+        if not eqx.is_array_like(factor):
+            raise TypeError(f"`factor` must be a number, got {factor!r}.")
         if jnp.ndim(factor) != 0:
             raise ValueError(f"`factor` must be one number, got an array of shape {jnp.shape(factor)}.")
         if not isinstance(factor, Tracer) and not 0 < np.asarray(factor) < math.inf:

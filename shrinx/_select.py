@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._check import check_at_least, check_prior
+from ._check import check_at_least, check_number, check_prior, is_concrete
 from ._modules import as_names
 from ._prior import Prior
 
@@ -67,11 +67,12 @@ class Threshold(AbstractRule):
     least: float
 
     def __check_init__(self):
-        if not self.least > 0:
-            raise ValueError(f"Threshold needs a positive `least`, got {self.least}.")
+        check_number("least", self.least, positive=True)
 
     def choose(self, scores: np.ndarray) -> np.ndarray:
-        return scores >= np.log(self.least)
+        # Logarithms of variances have 32 bits mostly: one of exactly `least` may fall short of it by their rounding.
+        rounding = 4 * float(np.finfo(np.float32).eps) * max(1.0, abs(np.log(self.least)))
+        return scores >= np.log(self.least) - rounding
 
 
 class TopK(AbstractRule):
@@ -133,6 +134,7 @@ class Share(AbstractRule):
     share: float = 0.99
 
     def __check_init__(self):
+        check_number("share", self.share)
         if not 0 < self.share < 1:
             raise ValueError(f"Share needs a `share` above 0 and below 1, got {self.share}.")
 
@@ -171,6 +173,8 @@ def select(prior: Prior, rule: AbstractRule, *, score: Score = "variance") -> Se
     check_prior(prior)
     if not isinstance(rule, AbstractRule):
         raise TypeError(f"`rule` must be `TopK(k)`, `Threshold(least)`, `LargestGap()` or `Share()`, got {rule!r}.")
+    if not is_concrete(prior.log_variance):
+        raise TypeError("`select` looks at the variances, which are not known inside `jit`: call it outside.")
     scores = _scores(prior, score)
     if np.isnan(scores).any():
         names = [name for name, value in zip(prior.modules.names, scores, strict=True) if np.isnan(value)]

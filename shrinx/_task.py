@@ -48,7 +48,7 @@ def check_tasks(tasks: Task) -> int:
     parts = {"task.support": tasks.support, "task.query": tasks.query, "task.progress": tasks.progress}
     counts = {}
     for name, part in parts.items():
-        if part is None:
+        if part is None and name != "task.support":
             continue
         if name != "task.progress":
             check_data(part, name)

@@ -1,6 +1,7 @@
 """`shrinx bank` and `shrinx adapt`: adapted tasks on disk, from the command line."""
 
 import argparse
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -170,6 +171,8 @@ def _add_checkpoint(parser: argparse.ArgumentParser) -> None:
 
 def _create(parsed: argparse.Namespace) -> None:
     from .bank.from_run import bank_from_run
+    from .report.numbers import have_parted
+    from .runs.folder import read_json
 
     bank = bank_from_run(
         parsed.run,
@@ -182,6 +185,12 @@ def _create(parsed: argparse.Namespace) -> None:
     modules = bank.prior.modules
     count = sum(modules.sizes[index] for index in modules.indices(bank.selected))
     print(f"{parsed.bank}: {count:,} of {sum(modules.sizes):,} parameters per task ({_named(bank)}).")
+    if not parsed.modules and not have_parted(read_json(parsed.run / "result.json")["modules"]):
+        print(
+            f"The variances of {parsed.run} have hardly parted, so that other modules may do as well or better: train "
+            "longer, or name some with --modules.",
+            file=sys.stderr,
+        )
 
 
 def _list(parsed: argparse.Namespace) -> int:

@@ -47,6 +47,11 @@ def main(out: str) -> None:
         # A second update starts from what the first one left on the devices.
         results[f"{name} loss"] = np.asarray(update(state)[1])
     learner = learners["sigma_reptile"]
+    some = jax.tree.map(lambda leaf: leaf[: NUM_TASKS - 1], sx.spread(sample_tasks(jax.random.key(1), NUM_TASKS)))
+    try:
+        learner.update(mlp.squared_error, learner.init(prior), some)
+    except ValueError as error:
+        results["refusal of some"] = np.asarray(str(error))
 
     @jax.jit
     def go_on(progress: sx.Progress) -> tuple[sx.Prior, sx.LearnerInfo]:

@@ -374,10 +374,17 @@ WRONG_TYPES = {
     "sx.Packing(params)": "Expected a `Prior`, got dict",
     "sx.Packing(prior).pack_prior(params)": "Expected a `Prior`, got dict",
     "sx.Rows(jnp.ones(3), jnp.ones(3)).split(None)": "`key` must be made by `jax.random.key(seed)`, got None",
+    "sx.adapt_task(bank, loss_fn, 7, data, gd)": "A task's name must be text, got 7",
+    "sx.adapt_task(bank, loss_fn, 'a', data, gd, tolerance='2')": "`tolerance` must be a number, got '2'",
+    "sx.adapt_task(bank, loss_fn, 'a', data, gd, loss_scale=-2)": "`loss_scale` must be positive, got -2",
+    "sx.adapt_task(bank, loss_fn, 'a', data, gd, variance_factor='2')": "`factor` must be a number, got '2'",
+    "prior.scale_variance(None)": "`factor` must be a number, got None",
+    "sx.Share('x')": "`share` must be a number, got 'x'",
+    "sx.Threshold(None)": "`least` must be a number, got None",
 }
 
 SCRIPT = """
-import json, sys
+import json, sys, tempfile
 import jax, jax.numpy as jnp, numpy as np, optax, shrinx as sx
 
 gd, sgd = sx.ProximalGD(0.1), optax.sgd(0.1)
@@ -386,6 +393,7 @@ prior, data = sx.Prior.create(params), jnp.ones(3)
 task = sx.Task(jnp.ones((2, 3)), jnp.ones((2, 3)))
 parts = {"meta_gradient": sx.Predictive(sx.Unroll()), "solver": gd, "optimiser": sgd, "variance_optimiser": sgd}
 state = sx.maml(gd, num_steps=1, optimiser=sgd).init(prior)
+bank = sx.Bank.create(tempfile.mkdtemp(), prior, "a")
 loss_fn = lambda params, x: jnp.sum((params["a"] + params["b"] - x) ** 2)
 
 def outcome(code):

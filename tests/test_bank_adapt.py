@@ -194,7 +194,7 @@ DATA = (jnp.ones((2, 5)), jnp.ones((2, 5)))
         (["a", "b"], DATA, {"max_steps": 0}, "`max_steps` must be at least 1, got 0"),
         (["a", "b"], DATA, {"tolerance": 0.0}, "`tolerance` must be positive, got 0.0"),
         (["a", "b"], DATA, {"chunk_size": 0}, "`chunk_size` must be at least 1"),
-        ("a", jnp.ones((0, 5)), {}, "`task.support` is empty"),
+        ("a", jnp.ones((0, 5)), {}, "`data` is empty"),
     ],
 )
 def test_adapting_to_nonsense(tmp_path, names, data, options, message):

@@ -38,6 +38,8 @@ def finished(relaxed, tmp_path_factory):
     np.savez(folder / "three.npz", x=x, y=2 * np.sin(x))
     np.savez(folder / "wrong.npz", a=np.ones(3))
     np.savez(folder / "ragged.npz", x=x[0], y=x[0, :5])
+    np.savez(folder / "complex.npz", x=x[0] + 1j, y=x[0])
+    np.savez(folder / "words.npz", x=x[0].astype(str), y=x[0])
     return folder
 
 
@@ -96,6 +98,40 @@ def test_tasks_of_every_experiment_are_read_from_a_file(name, tmp_path, monkeypa
     names = support if isinstance(support, dict) else ("x", "y")
     np.savez(tmp_path / "two.npz", **dict(zip(names, jax.tree.leaves(support), strict=False)))
     assert_same(read_data(tmp_path / "two.npz", setup, 2), support)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"x": np.full((20, 28, 28, 1), 0.5, np.float32)},
+        {"x": np.full((20, 28, 28, 1), 256)},
+        {"x": np.full((20, 28, 28, 1), np.nan)},
+        {"y": np.full(20, 1.5)},
+        {},
+    ],
+)
+def test_images_are_whole_numbers_as_in_the_data(tmp_path, monkeypatch, change):
+    monkeypatch.setenv("SHRINX_DATA", str(omniglot_folder(tmp_path)))
+    setup = find_experiment("aug-omniglot").module.setup(find_experiment("aug-omniglot").config("reptile", "quick"))
+    arrays = {"x": np.full((20, 28, 28, 1), 255.0), "y": np.arange(20.0)}
+    np.savez(tmp_path / "task.npz", **(arrays | change))
+    if change:
+        with pytest.raises(BankError, match=r"array '.' of .* with values that .*int.* cannot hold"):
+            read_data(tmp_path / "task.npz", setup, None)
+    else:
+        images, labels = read_data(tmp_path / "task.npz", setup, None)
+        assert (images.dtype, int(images.max()), labels.tolist()) == (jnp.uint8, 255, list(range(20)))
+
+
+def test_modules_chosen_by_variances_that_have_not_parted_are_doubted(folder, capsys):
+    result = json.loads((folder / "run" / "result.json").read_text())
+    for module in result["modules"]:
+        module |= {"variance": 6.0 if module["name"] == "w0" else 5.0, "selected": module["name"] == "w0"}
+    (folder / "run" / "result.json").write_text(json.dumps(result))
+    assert main(["bank", "create", "doubtful", "--run", "run"]) == 0
+    assert "The variances of run have hardly parted" in capsys.readouterr().err
+    assert main(["bank", "create", "named", "--run", "run", "--modules", "w0"]) == 0
+    assert "hardly parted" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("rate", [None, 0.02])
@@ -240,6 +276,8 @@ def test_settings_of_another_version_are_named():
         ("adapt --base voices --task a b --data alice.npz", "'x' of shape (10, 1); expected one like (3, 10, 1)"),
         ("adapt --base voices --task a --data wrong.npz", "holds the arrays ['a']; the experiment's tasks are made of"),
         ("adapt --base voices --task a --data ragged.npz", "arrays of different lengths: 'x' (10, 1), 'y' (5, 1)"),
+        ("adapt --base voices --task a --data complex.npz", "'x' of complex128 with values that float32 cannot hold"),
+        ("adapt --base voices --task a --data words.npz", "values that float32 cannot hold, which the experiment's"),
         ("adapt --base voices --task a --data alice.npz --learning-rate 1e9", "is not finite for ['a']: not stored"),
         ("adapt --base voices --task a --data alice.npz --learning-rate -1", "`learning_rate` must be positive"),
         ("adapt --base voices --task a --data alice.npz --max-steps 0", "`max_steps` must be at least 1, got 0"),

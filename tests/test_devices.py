@@ -59,6 +59,7 @@ def test_the_meta_gradient_is_that_of_one_device(alone, many, name):
 @pytest.mark.slow
 def test_tasks_that_do_not_share_out_are_refused(many):
     assert str(many["refusal"]) == "15 tasks cannot be spread evenly over 8 devices."
+    assert "These 15 tasks are a part of a batch that was spread over 8 devices" in str(many["refusal of some"])
 
 
 SMALL = {

@@ -10,6 +10,7 @@ from learners import make_learners
 from problems import quadratic_loss, random_quadratic, relative_error
 
 import shrinx as sx
+from shrinx.bank.errors import BankError
 
 SGD = optax.sgd(0.1)
 GD = sx.ProximalGD(0.1)
@@ -125,7 +126,7 @@ def test_implicit_derivatives_it_does_not_have_are_errors_not_zeros():
         return sx.adapt(squared_distance, prior, x, sx.ProximalGD(0.3), num_steps=30, adjoint=adjoint).params[0]
 
     assert jax.grad(adapted)(jnp.ones(1), sx.Unroll())[0] > 0.1
-    with pytest.raises(Exception, match="differentiat"):
+    with pytest.raises(TypeError, match="`Implicit` has derivatives with respect to the prior only"):
         jax.grad(adapted)(jnp.ones(1), sx.Implicit())
 
 
@@ -177,7 +178,7 @@ def test_an_implicit_derivative_of_what_a_loss_closes_over_is_an_error():
         return sx.adapt(loss_fn, prior, jnp.ones(1), GD, num_steps=200, adjoint=adjoint).params[0]
 
     np.testing.assert_allclose(jax.grad(adapted)(1.0, sx.Unroll()), 2 / 9, rtol=1e-4)
-    with pytest.raises(Exception, match="differentiat"):
+    with pytest.raises(TypeError, match="`Implicit` has derivatives with respect to the prior only"):
         jax.grad(adapted)(1.0, sx.Implicit())
 
 
@@ -324,3 +325,132 @@ def score_with_a_dictionary():
 def test_mistakes_that_used_to_pass(call, message):
     with pytest.raises((ValueError, TypeError), match=message):
         call()
+
+
+def test_a_threshold_takes_a_variance_of_exactly_that():
+    for least in (1e-5, 0.01, 0.1, 0.3, 2.0, 100.0):
+        prior = sx.Prior.create({"a": jnp.zeros(3), "b": jnp.zeros(2)}, variance={"a": least, "b": 0.999 * least})
+        assert sx.select(prior, sx.Threshold(least)).names == ("a",)
+
+
+def test_a_batch_of_packed_parameters_is_not_taken_for_layers():
+    prior = sx.Prior.create({f"layer{i}": jnp.full((2, 2), float(i)) for i in range(3)})
+    packing = sx.Packing(prior)
+    batch = jax.vmap(lambda shift: jax.tree.map(lambda leaf: leaf + shift, packing.pack(prior.mean)))(jnp.arange(3.0))
+    with pytest.raises(ValueError, match="`packed` does not match the modules"):
+        packing.unpack(batch)
+    assert jax.vmap(packing.unpack)(batch)["layer2"][:, 0, 0].tolist() == [2, 3, 4]
+    with pytest.raises(ValueError, match="does not match the modules"):
+        packing.loss_fn(lambda params, batch: 0.0)(prior.mean, None)
+
+
+@pytest.mark.parametrize("params", [{"w": jnp.ones(1), "b": jnp.ones(1)}, {"w": jnp.ones(3)}, {"v": jnp.ones(3)}])
+def test_energy_is_of_parameters_that_fit(params):
+    prior = sx.Prior.create({"w": jnp.zeros(3), "b": jnp.zeros(1)})
+    for measure in (prior.energy, prior.log_density, prior.displacement):
+        with pytest.raises(ValueError, match="`params` does not match the modules"):
+            measure(params)
+
+
+def test_a_task_without_data_says_so(tmp_path):
+    prior = sx.Prior.create({"w": jnp.zeros(3)})
+    bank = sx.Bank.create(tmp_path, prior, "w")
+
+    def loss_fn(params, x):
+        return squared_distance(params["w"], x)
+
+    learner = sx.reptile(GD, num_steps=2, optimiser=SGD)
+    for call in (
+        lambda: sx.adapt_task(bank, loss_fn, "a", None, GD),
+        lambda: sx.adapt_task(bank, loss_fn, ["a"], None, GD),
+        lambda: sx.evaluate(loss_fn, prior, sx.Task(None), GD, num_steps=2),
+        lambda: learner.update(loss_fn, learner.init(prior), sx.Task(None)),
+        lambda: sx.spread(sx.Task(None)),
+    ):
+        with pytest.raises(ValueError, match="holds no arrays"):
+            call()
+    assert len(bank) == 0
+
+
+def test_select_inside_jit_says_so():
+    with pytest.raises(TypeError, match=r"`select` looks at the variances.* call it outside"):
+        jax.jit(lambda prior: sx.select(prior, sx.TopK(1)).fraction)(sx.Prior.create({"w": jnp.zeros(3)}))
+
+
+@pytest.mark.parametrize(
+    ("names", "data", "error", "message"),
+    [
+        ("a", (np.ones(3), np.array(["a"] * 3)), TypeError, "`data` must hold numbers and arrays of numbers only"),
+        ("a", {"x": np.ones(3), "name": "alice"}, TypeError, "'name' is a str"),
+    ],
+)
+def test_what_a_bank_cannot_adapt_to_is_named(tmp_path, names, data, error, message):
+    bank = sx.Bank.create(tmp_path, sx.Prior.create({"w": jnp.zeros(3)}), "w")
+    with pytest.raises(error, match=message):
+        sx.adapt_task(bank, sum_loss, names, data, GD)
+
+
+@pytest.mark.parametrize("number", [2**53 + 1, -(2**60), np.uint64(2**64 - 1)])
+def test_whole_numbers_about_a_task_are_not_rounded(tmp_path, number):
+    bank = sx.Bank.create(tmp_path, sx.Prior.create({"w": jnp.zeros(3)}), "w")
+    bank.put("a", bank.prior.mean)
+    with pytest.raises(TypeError, match=r"'id', which describes a task, has whole numbers beyond 2\^53"):
+        bank.describe("a", {"id": number})
+    bank.describe("a", {"id": 2**53})
+    assert int(bank.about("a")["id"]) == 2**53
+
+
+@pytest.mark.parametrize("answer", [lambda y: {"y": y}, lambda y: jnp.round(y).astype(jnp.int32)])
+def test_uncertainty_is_of_one_array_of_floats(tmp_path, answer):
+    bank = sx.Bank.create(tmp_path, sx.Prior.create({"w": jnp.zeros(3)}), "w", posterior="diagonal")
+    sx.adapt_task(bank, lambda params, x: squared_distance(params["w"], x), "a", jnp.ones(3), GD)
+    with pytest.raises(BankError, match="what `apply` returns must be one array of floating numbers") as caught:
+        bank.predict(lambda params, x: answer(x @ params["w"]), ["a"], np.ones((1, 3), np.float32), uncertainty=True)
+    assert not [note for note in caught.value.__notes__ if "`predict` gives every row" in note]
+
+
+def test_lists_in_place_of_arrays_are_not_listed_in_full():
+    rows = np.ones((300, 3)).tolist()
+    with pytest.raises(TypeError) as caught:
+        sx.adapt(lambda params, x: x @ params, sx.Prior.create(jnp.zeros(3)), rows, GD, num_steps=2)
+    note = caught.value.__notes__[0]
+    assert "and 880 more (lists in place of arrays?)" in note
+    assert len(note) < 1000
+
+
+NAMES = ("mean", "data", "learning rate")
+
+
+@pytest.mark.parametrize("derivative", [jax.grad, jax.jacfwd])
+@pytest.mark.parametrize("of", NAMES)
+def test_derivatives_that_implicit_lacks_name_it(derivative, of):
+    def adapted(value):
+        mean, data, rate = jnp.zeros(()), jnp.ones(()), 0.1
+        mean, data, rate = (value if of == name else own for name, own in zip(NAMES, (mean, data, rate), strict=True))
+        solver, prior = sx.ProximalGD(rate), sx.Prior.create(mean)
+        return sx.adapt(squared_distance, prior, data, solver, num_steps=9, adjoint=sx.Implicit()).params
+
+    if derivative is jax.grad and of == "mean":
+        assert 0 < derivative(adapted)(jnp.asarray(0.5)) < 1
+    else:
+        with pytest.raises(TypeError, match=r"`Implicit` has derivatives with respect to the prior only.*Unroll"):
+            derivative(adapted)(jnp.asarray(0.5))
+
+
+@pytest.mark.parametrize("of", ["optimiser", "variance_optimiser"])
+def test_optimisers_that_need_the_loss_are_named(of):
+    optimisers = {"optimiser": SGD, "variance_optimiser": SGD} | {of: optax.lbfgs()}
+    learner = sx.sigma_maml(GD, num_steps=2, **optimisers)
+    state = learner.init(sx.Prior.create(jnp.zeros(3)))
+    with pytest.raises(TypeError, match=r"this one needs more \(.*value.*use another, such as `optax.adam`"):
+        learner.update(squared_distance, state, sx.Task(jnp.ones((2, 3)), jnp.ones((2, 3))))
+
+
+def test_laplace_inside_jit():
+    prior = sx.Prior.create(jnp.zeros(1), variance=1.0)
+
+    def deviations(prior, params):
+        return sx.laplace(squared_distance, prior, params, jnp.ones(1)).array
+
+    expected = deviations(prior, jnp.array([0.75]))
+    np.testing.assert_allclose(jax.jit(deviations)(prior, jnp.array([0.75])), expected, rtol=1e-6)

@@ -111,7 +111,7 @@ def test_selection_from_data():
     [
         (lambda: sx.select(prior(), sx.TopK(9)), "cannot choose 9 of 4"),
         (lambda: sx.TopK(0), "`k` must be at least 1"),
-        (lambda: sx.Threshold(0.0), "positive `least`"),
+        (lambda: sx.Threshold(0.0), "`least` must be positive"),
         (lambda: sx.Share(0.0), "above 0 and below 1"),
         (lambda: sx.Share(1.0), "above 0 and below 1"),
         (

@@ -1,6 +1,6 @@
 """Adapting into a bank: the task-specific modules only, until the posterior objective has converged."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from .._check import check_at_least, check_key
+from .._check import check_at_least, check_data, check_key, check_number
 from .._solver import AbstractSolver
 from .._task import Task, check_tasks
 from .._types import Data, LossFn, SampleFn
@@ -105,12 +105,15 @@ def adapt_task(
         raise TypeError("`data` is what tasks are adapted to: pass `task.support`.")
     check_at_least("max_steps", max_steps, 1)
     check_key(key)
-    if not tolerance > 0:
-        raise ValueError(f"`tolerance` must be positive, got {tolerance}.")
+    check_number("tolerance", tolerance, positive=True)
+    check_number("loss_scale", loss_scale, positive=True)
     if chunk_size is not None:
         check_at_least("chunk_size", chunk_size, 1)
+    check_data(data, "data")
     if isinstance(names, str):
         names, data = (names,), jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], data)
+    elif not isinstance(names, Iterable):
+        check_name(names)
     names = tuple(map(check_name, names))
     if len(set(names)) < len(names):
         raise BankError(f"Tasks are named twice: {sorted({name for name in names if names.count(name) > 1})}.")

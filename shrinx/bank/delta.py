@@ -42,6 +42,10 @@ class Delta:
         return Delta({**parameters, **described}, self.encoding, self.error)
 
 
+_LARGEST_WHOLE = 2**53
+"""Beyond it 64 bits do not hold every whole number."""
+
+
 def as_arrays(about: Any) -> dict[str, np.ndarray]:
     """What describes a task, as the arrays that are stored: numbers of a kind that files lack get 64 bits."""
     if not isinstance(about, Mapping) or not all(isinstance(key, str) for key in about):
@@ -56,6 +60,8 @@ def _as_array(key: str, value: Any) -> np.ndarray:
             raise ValueError(f"No numbers but {array.dtype}.")
     except ValueError as error:  # numpy's own, if it is rows of several lengths.
         raise TypeError(f"'{key}', which describes a task, must be numbers, got {value!r}.") from error
+    if jnp.issubdtype(array.dtype, jnp.integer) and np.any((array > _LARGEST_WHOLE) | (array < -_LARGEST_WHOLE)):
+        raise TypeError(f"'{key}', which describes a task, has whole numbers beyond 2^53, which would be rounded.")
     kept = jnp.issubdtype(array.dtype, jnp.floating) and array.dtype in DTYPES.values()
     return array if kept else array.astype(np.float64)
 

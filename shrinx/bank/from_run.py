@@ -81,7 +81,7 @@ def read_data(path: Path, setup: Setup, num_tasks: int | None) -> Data:
     """The data of one task, or of `num_tasks` along a leading axis, from a file of arrays (npz)."""
     try:
         with np.load(path, allow_pickle=False) as stored:
-            arrays = {name: jnp.asarray(stored[name]) for name in stored.files}
+            arrays = {name: stored[name] for name in stored.files}
     except FileNotFoundError:
         raise BankError(f"{path} does not exist.") from None
     except Exception as error:  # zipfile, zlib and numpy raise a dozen different things for a broken file.
@@ -102,12 +102,17 @@ def read_data(path: Path, setup: Setup, num_tasks: int | None) -> Data:
         shape = arrays[name].shape
         if len(shape) != leaf.ndim or shape[free:] != leaf.shape[free:]:
             raise BankError(f"{path} has an array '{name}' of shape {shape}; expected one like {leaf.shape}.")
+        if not _keeps_its_values(arrays[name], leaf.dtype):
+            raise BankError(
+                f"{path} has an array '{name}' of {arrays[name].dtype} with values that {leaf.dtype} cannot hold, "
+                "which the experiment's tasks are made of; write it as the experiment's data are, on the same scale."
+            )
     # What is of one length in the experiment, such as the x and y of its points, is so here.
     lengths = {(leaf.shape[:free], arrays[name].shape[:free]) for name, leaf in zip(names, leaves, strict=True)}
     if len(lengths) > len({expected for expected, _ in lengths}):
         shapes = ", ".join(f"'{name}' {arrays[name].shape}" for name in names)
         raise BankError(f"{path} has arrays of different lengths: {shapes}.")
-    return treedef.unflatten([arrays[name].astype(leaf.dtype) for name, leaf in zip(names, leaves, strict=True)])
+    return treedef.unflatten([jnp.asarray(arrays[name], leaf.dtype) for name, leaf in zip(names, leaves, strict=True)])
 
 
 def setup_of_model(model: dict[str, Any]) -> Setup:
@@ -125,6 +130,16 @@ def config_of_model(model: dict[str, Any]) -> Any:
         raise BankError(
             f"The settings of {model['experiment']} are those of another shrinx version ({error})."
         ) from error
+
+
+def _keeps_its_values(array: np.ndarray, dtype: Any) -> bool:
+    """But for rounding, if it becomes an array of floats."""
+    if not np.issubdtype(array.dtype, np.number) and array.dtype != np.bool_:
+        return False
+    if jnp.issubdtype(dtype, jnp.floating):
+        return not np.iscomplexobj(array)
+    with np.errstate(invalid="ignore"):  # Of NaN there is no whole number.
+        return bool(np.array_equal(array.astype(dtype), array))
 
 
 def _names(data: Data) -> list[str]:

@@ -21,7 +21,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, ArrayLike, Float
 
-from .._check import check_data, check_prior, check_scalar_loss
+from .._check import check_data, check_prior, check_scalar_loss, is_concrete
 from .._modules import accumulation_dtype
 from .._prior import Prior
 from .._select import Selection, module_names
@@ -114,7 +114,7 @@ def check_structure(structure: str, part: Prior, loss_scale: float) -> None:
     """Can the posterior of `part` be had in this form?"""
     if structure not in get_args(Structure):
         raise ValueError(f"Unknown structure {structure!r} of a posterior; known: {', '.join(get_args(Structure))}.")
-    if not (np.isfinite(loss_scale) and loss_scale > 0):
+    if is_concrete(loss_scale) and not (np.isfinite(loss_scale) and loss_scale > 0):
         raise ValueError(f"`loss_scale` must be a positive number, got {loss_scale}.")
     size = sum(part.modules.sizes)
     if structure == "full" and size > LARGEST_FULL:
@@ -122,6 +122,8 @@ def check_structure(structure: str, part: Prior, loss_scale: float) -> None:
             f"A full posterior of {size:,} parameters is too large (at most {LARGEST_FULL:,}): take 'diagonal', or "
             "fewer modules."
         )
+    if not is_concrete(part.log_variance):
+        return
     free = [name for name, value in zip(part.modules.names, part.log_variance, strict=True) if value == np.inf]
     if free:
         raise ValueError(f"Modules {free} have an infinite variance: without a prior they have no posterior.")

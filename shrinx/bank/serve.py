@@ -69,6 +69,8 @@ class Server:
             program = self._program(apply, points, uncertainty)
             try:
                 result = program(self._base.prior.mean, stack, _pad(padding, positions), padded)
+            except BankError:
+                raise
             except Exception as error:
                 shapes = jax.tree.map(lambda leaf: np.shape(leaf)[1:] if points else (1, *np.shape(leaf)[1:]), inputs)
                 error.add_note(
@@ -132,6 +134,9 @@ def _compile(
 
     def uncertain(mean: Any, row: Any, x: Any) -> Prediction:
         part, array = row
+        answer = jax.eval_shape(certain, mean, part, x)
+        if not (hasattr(answer, "dtype") and jnp.issubdtype(answer.dtype, jnp.floating)):
+            raise BankError("With `uncertainty=True` what `apply` returns must be one array of floating numbers.")
         flat, unravel = ravel_pytree(part)
         jacobian = jax.jacrev(lambda vector: certain(mean, unravel(vector), x))(flat)
         variance = POSTERIORS[str(posterior)](array).variance(jacobian)
