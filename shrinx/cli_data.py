@@ -10,7 +10,7 @@ from .cli_actions import Action, run_action
 from .data import load_omniglot, miniimagenet, omniglot, speech
 from .data.download import download
 from .data.images import need_pillow
-from .data.location import VARIABLE, data_folder
+from .data.location import VARIABLE, data_folder, for_folder
 from .data.miniimagenet_source import prepare_miniimagenet
 from .data.omniglot_source import ARCHIVES, COMPLETE, HOME, prepare_omniglot
 from .data.progress import bar
@@ -25,7 +25,7 @@ _FILES = {
     "miniimagenet": (*map(miniimagenet.file_name, miniimagenet.SPLITS), miniimagenet.NAMES),
 }
 _SPEECH = {"audiomnist": (speech.FILE,)}
-_COMMANDS = {"omniglot": omniglot.COMMAND, "miniimagenet": miniimagenet.COMMAND, "audiomnist": speech.COMMAND}
+_COMMANDS = {"omniglot": omniglot.COMMAND, "miniimagenet": miniimagenet.COMMAND}
 
 _EXAMPLES = f"""examples:
   shrinx data list
@@ -87,6 +87,8 @@ def _add_recordings(parser: argparse.ArgumentParser) -> None:
 
 def _list(parsed: argparse.Namespace) -> None:
     folder = data_folder(parsed.data_dir)
+    commands = {name: for_folder(command, parsed.data_dir) for name, command in _COMMANDS.items()}
+    commands["audiomnist"] = speech.command_for(folder / speech.FILE)
     print(f"Data folder: {folder}")
     for name, files in (_FILES | _SPEECH).items():
         present = [folder / file for file in files if (folder / file).is_file()]
@@ -94,7 +96,7 @@ def _list(parsed: argparse.Namespace) -> None:
             size = sum(path.stat().st_size for path in present)
             print(f"{name:13s} {size / 1e6:,.1f} MB ({', '.join(files)})")
         else:
-            print(f"{name:13s} {'incomplete' if present else 'missing'}; get it with `{_COMMANDS[name]}`")
+            print(f"{name:13s} {'incomplete' if present else 'missing'}; get it with `{commands[name]}`")
 
 
 def _fetch(parsed: argparse.Namespace) -> None:
@@ -102,7 +104,7 @@ def _fetch(parsed: argparse.Namespace) -> None:
     if parsed.name != "omniglot":
         raise UserError(
             f"The images of {parsed.name} are ImageNet's and have no public home to fetch them from; "
-            f"get a copy and run `{_COMMANDS[parsed.name]}`."
+            f"get a copy and run `{for_folder(_COMMANDS[parsed.name], parsed.data_dir)}`."
         )
     if (folder / omniglot.FILE).exists() and not parsed.replace:
         load_omniglot(folder)

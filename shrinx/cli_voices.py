@@ -32,6 +32,8 @@ def add_say(parser: argparse.ArgumentParser) -> None:
 def say_digits(parsed: argparse.Namespace) -> None:
     from .voices.speaking import say, script_of_digits, script_of_recording
 
+    if parsed.out.suffix.lower() != ".wav":
+        raise UserError(f"{parsed.out} must end in .wav, which is what is written.")
     if parsed.out.exists() and not parsed.replace:
         raise UserError(f"{parsed.out} is there already; name another file, or add --replace.")
     bank, started = Bank.open(parsed.bank), time.monotonic()

@@ -82,7 +82,8 @@ def test_list_says_what_is_there_and_how_to_get_the_rest(tmp_path, capsys):
     code, out, _ = shrinx(capsys, "list", "--data-dir", tmp_path)
     assert code == 0
     assert str(tmp_path) in out
-    assert "missing; get it with `shrinx data fetch omniglot`" in out
+    assert f"missing; get it with `shrinx data fetch omniglot --data-dir {tmp_path}`" in out
+    assert f"get it with `shrinx data prepare-speech AudioMNIST/data {tmp_path / 'audiomnist16k.npz'}`" in out
     np.savez(tmp_path / "omniglot28.npz", **omniglot_arrays(100))
     (tmp_path / "miniimagenet-train.npy").touch()
     out = shrinx(capsys, "list", "--data-dir", tmp_path)[1]

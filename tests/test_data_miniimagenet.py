@@ -130,7 +130,9 @@ def test_a_foreign_miniimagenet_file_is_one_sentence(tmp_path, change):
         np.save(
             array, {"dtype": images.astype(float), "shape": images[:, :, 1:], "pickle": images.astype(object)}[change]
         )
-    with pytest.raises(UserError, match=r"miniimagenet.* is damaged or not miniImageNet \(.*--replace`\.$"):
+    with pytest.raises(
+        UserError, match=r"miniimagenet.* is damaged or not miniImageNet \(.*--replace --data-dir .*`\.$"
+    ):
         load_miniimagenet(tmp_path)
 
 

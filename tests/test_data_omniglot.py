@@ -121,7 +121,7 @@ def test_bad_archives_of_omniglot(tmp_path, content):
 def test_a_foreign_omniglot_file_is_one_sentence(tmp_path, change):
     arrays = {name: array for name, array in (omniglot_arrays() | change).items() if array is not None}
     np.savez(tmp_path / "omniglot28.npz", **arrays)
-    with pytest.raises(UserError, match=r"omniglot28.npz is damaged or not Omniglot \(.*--replace`\.$"):
+    with pytest.raises(UserError, match=r"omniglot28.npz is damaged or not Omniglot \(.*--replace --data-dir .*`\.$"):
         load_omniglot(tmp_path)
 
 

@@ -66,9 +66,13 @@ def test_foreign_files_are_one_sentence(tmp_path, changed, message):
         load_speech(speech_folder(tmp_path, **changed))
 
 
-def test_missing_and_broken_files_say_what_to_do(tmp_path):
-    with pytest.raises(UserError, match=r"There is no .*audiomnist16k.npz; make it with .*, or set SHRINX_DATA"):
+def test_missing_and_broken_files_say_what_to_do(tmp_path, monkeypatch):
+    made = r"There is no .*audiomnist16k.npz; make it with .*audiomnist16k.npz`, or"
+    with pytest.raises(UserError, match=f"{made} name another with --data-dir"):
         load_speech(tmp_path)
+    monkeypatch.setenv("SHRINX_DATA", str(tmp_path))
+    with pytest.raises(UserError, match=f"{made} set SHRINX_DATA"):
+        load_speech()
     (tmp_path / "audiomnist16k.npz").write_bytes(b"no zip")
     with pytest.raises(UserError, match="is damaged or no spoken digits"):
         load_speech(tmp_path)

@@ -82,6 +82,22 @@ def test_what_is_no_wav_file_says_so(tmp_path, content):
         read_recording(tmp_path / "a.wav")
 
 
+@pytest.mark.parametrize("promised", [0, 2**32 - 1])
+def test_a_recording_that_is_cut_off_says_so(tmp_path, promised):
+    """But one that was written into a pipe, whose header promises all there can be, is whole."""
+    path = tmp_path / "a.wav"
+    wavfile.write(path, *FORMATS["16 bit"]())
+    content = bytearray(path.read_bytes())
+    if promised:
+        content[4:8] = content[40:44] = promised.to_bytes(4, "little")
+        path.write_bytes(content)
+        assert len(read_recording(path))
+    else:
+        path.write_bytes(content[: -len(content) // 2])
+        with pytest.raises(UnusableError, match="is cut off: it is shorter than its header says"):
+            read_recording(path)
+
+
 def write(folder: Path, *names: str) -> Path:
     folder.mkdir(parents=True)
     for name in names:

@@ -231,8 +231,12 @@ def test_a_voice_has_the_variances_that_the_run_had_for_as_many_utterances(folde
         ("say --bank bank --voice mute --digits 2 a.wav", "does not know how 'mute' speaks: enrol the voice"),
         ("say --bank bank --voice mute --digits 2x a.wav", "Voices say digits, such as 31415, not '2x'"),
         ("say --bank bank --voice mute --digits 3 a.wav", "The network was never told the phone 'IY'"),
-        ("say --bank bank --voice mute --digits 2 speech.npz", "speech.npz is there already; name another file, or"),
+        (
+            "say --bank bank --voice mute --digits 2 alice/2_alice_0.wav",
+            "2_alice_0.wav is there already; name another",
+        ),
         ("say --bank run --voice mute --digits 2 a.wav", "There is no bank in run"),
+        ("say --bank bank --voice mute --digits 2 a.mp3", "a.mp3 must end in .wav, which is what is written"),
     ],
 )
 def test_one_sentence_for_every_mistake(folder, hearing, capsys, command, message):

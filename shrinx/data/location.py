@@ -1,6 +1,7 @@
 """Where data lives."""
 
 import os
+import shlex
 from pathlib import Path
 
 from ..runs.errors import UserError
@@ -24,7 +25,20 @@ def data_folder(data_dir: str | Path | None = None) -> Path:
 
 def find_file(name: str, data_dir: str | Path | None, command: str) -> Path:
     """The data file `name`; if it is missing, an error that names the `command` that gets it."""
-    path = data_folder(data_dir) / name
+    folder = data_folder(data_dir)
+    if folder.is_file():
+        raise UserError(f"{folder} is a file; name the folder that {name} is in.")
+    path = folder / name
     if not path.is_file():
-        raise UserError(f"There is no {path}; get it with `{command}`, or name its folder in {VARIABLE}.")
+        otherwise = f"name its folder in {VARIABLE}" if data_dir is None else "name another folder with --data-dir"
+        raise UserError(f"There is no {path}; get it with `{for_folder(command, data_dir)}`, or {otherwise}.")
     return path
+
+
+def for_folder(command: str, data_dir: str | Path | None) -> str:
+    """The command, so that it is about the data in `data_dir`.
+
+    >>> print(for_folder("shrinx data fetch omniglot", "my images"))
+    shrinx data fetch omniglot --data-dir 'my images'
+    """
+    return command if data_dir is None else f"{command} --data-dir {shlex.quote(str(data_dir))}"

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from ..runs.errors import UserError
-from .location import find_file
+from .location import find_file, for_folder
 
 SPLITS = ("train", "validation", "test")
 NAMES = "miniimagenet.json"
@@ -67,4 +67,5 @@ def _map(path: Path, classes: int) -> UInt8[np.ndarray, "classes images 84 84 3"
 
 
 def _foreign(path: Path, reason: str) -> UserError:
-    return UserError(f"{path} is damaged or not miniImageNet ({reason}); write it anew with `{COMMAND} --replace`.")
+    command = for_folder(f"{COMMAND} --replace", path.parent)
+    return UserError(f"{path} is damaged or not miniImageNet ({reason}); write it anew with `{command}`.")

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Shaped, UInt8
 
 from ..runs.errors import UserError
-from .location import find_file
+from .location import find_file, for_folder
 
 FILE = "omniglot28.npz"
 COMMAND = "shrinx data fetch omniglot"
@@ -65,4 +65,5 @@ def load_omniglot(data_dir: str | Path | None = None) -> Omniglot:
 
 
 def _foreign(path: Path, reason: str) -> UserError:
-    return UserError(f"{path} is damaged or not Omniglot ({reason}); write it anew with `{COMMAND} --replace`.")
+    command = for_folder(f"{COMMAND} --replace", path.parent)
+    return UserError(f"{path} is damaged or not Omniglot ({reason}); write it anew with `{command}`.")

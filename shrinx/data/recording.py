@@ -67,11 +67,22 @@ def _read(path: Path) -> tuple[int, np.ndarray]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", wavfile.WavFileWarning)  # Of chunks that are not sound, such as titles.
-            return wavfile.read(path)
+            rate, levels = wavfile.read(path)
     except OSError:
         raise
     except Exception as error:  # Headers that lie raise a dozen different things.
         raise UnusableError(f"is no wav file that can be read ({error})") from error
+    if _is_cut_off(path):
+        raise UnusableError("is cut off: it is shorter than its header says")
+    return rate, levels
+
+
+def _is_cut_off(path: Path) -> bool:
+    """By more than the few bytes that some programs miscount."""
+    with open(path, "rb") as file:
+        kind, promised = file.read(4), 8 + int.from_bytes(file.read(4), "little")
+    # Programs that write into a pipe cannot know the length: they promise as much as there can be.
+    return kind == b"RIFF" and path.stat().st_size < 0.99 * promised and promised < 2**31 - 8
 
 
 def _as_floats(levels: np.ndarray) -> Shaped[np.ndarray, "samples channels"]:

@@ -1,6 +1,7 @@
 """Spoken digits: 100 utterances of each of 50 speakers (AudioMNIST), 16 kHz, 8-bit mu-law, with pitch and phones."""
 
 import json
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ from ..runs.errors import UserError
 from .location import VARIABLE, data_folder
 
 FILE = "audiomnist16k.npz"
-COMMAND = f"shrinx data prepare-speech AudioMNIST/data {FILE}"
 HOP = 80
 """Samples in a frame of 5 ms."""
 RATE = 16_000
@@ -78,13 +78,19 @@ def load_speech(data_dir: str | Path | None = None) -> SpokenDigits:
     path = data_folder(data_dir)
     path = path if path.suffix == ".npz" else path / FILE
     if not path.is_file():
-        raise UserError(f"There is no {path}; make it with `{COMMAND}` and put it there, or set {VARIABLE}.")
+        otherwise = f"set {VARIABLE}" if data_dir is None else "name another with --data-dir"
+        raise UserError(f"There is no {path}; make it with `{command_for(path)}`, or {otherwise}.")
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
         return spoken_digits(arrays)
     except Exception as error:  # zipfile, zlib, json and numpy raise a dozen different things for a foreign file.
         raise UserError(f"{path} is damaged or no spoken digits ({error}); get it anew.") from error
+
+
+def command_for(path: Path) -> str:
+    """What makes the file, from a copy of AudioMNIST."""
+    return f"shrinx data prepare-speech AudioMNIST/data {shlex.quote(str(path))}"
 
 
 def speaker_split(
