@@ -33,11 +33,13 @@ def run_tune(rest: list[str]) -> int:
         study: Annotated[str | None, hint("name of the study; EXPERIMENT-ALGORITHM by default")] = None
         scatter: Annotated[tuple[str, str] | None, hint("draw these two modules' variances in all trials")] = None
         least: Annotated[float | None, hint("draw only trials that score as well as this")] = None
-        figure: Annotated[Path, hint("where to draw them")] = Path("scatter.svg")
+        figure: Annotated[Path | None, hint("where to draw them; scatter.svg by default")] = None
 
     options = parse(look, "tune", Options)
     if options.trials < 0 or options.batch < 1:
         raise UserError("--trials must be at least 0 and --batch at least 1.")
+    if options.scatter is None and (options.figure is not None or options.least is not None):
+        raise UserError("--figure and --least are about the figure that --scatter MODULE MODULE draws: add it.")
     space = look.experiment.module.search_space(options.config)
     try:
         with terminable():
@@ -55,10 +57,7 @@ def run_tune(rest: list[str]) -> int:
     except KeyboardInterrupt:
         print(f"\nshrinx: interrupted; finished trials are in {options.storage}.", file=sys.stderr)
         return 130
-    trials = study.get_trials()
-    if not trials:
-        raise UserError(f"The study in {options.storage} holds no trials yet: add some with --trials, or name another.")
-    finished = sum(trial.value is not None for trial in trials)
+    finished = sum(trial.value is not None for trial in study.get_trials())
     if not finished:
         raise UserError("No trial gave a finite score; narrow the search space or lower the inner rate.")
     flags = " ".join(f"--{name.replace('_', '-')} {value:.3g}" for name, value in study.best_params.items())
@@ -66,7 +65,7 @@ def run_tune(rest: list[str]) -> int:
     if options.scatter is not None:
         from .report.scatter import write_scatter
 
-        print(write_scatter(study, options.scatter, options.figure, least=options.least))
+        print(write_scatter(study, options.scatter, options.figure or Path("scatter.svg"), least=options.least))
     return 0
 
 

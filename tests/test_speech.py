@@ -155,6 +155,8 @@ def test_sea_adapts_the_embedding_alone(tmp_path, data, monkeypatch):
         ("reptile", {"pretrained": "nowhere"}, "There is no model in nowhere/model; name the folder of a run"),
         ("reptile", {"data_dir": "nowhere"}, "There is no nowhere/audiomnist16k.npz"),
         ("reptile", {"num_test_tasks": 6}, "8 speakers cannot be split"),
+        ("sigma-reptile", {"num_selected": 36}, "--num-selected 36 is more than the 11 modules of the network"),
+        ("reptile", {"num_selected": 36, "adapted": ("random",)}, "--num-selected 36 is more than the 11 modules"),
         (
             "reptile",
             {"held_out_support": (8, 9)},

@@ -19,7 +19,7 @@ from .._types import LossFn
 from ..models.conv import ConvNet, ConvParams
 from ..runs.errors import UserError
 from ..runs.meta import Setup, TaskSource
-from ..runs.tune import Range
+from ..runs.studies import Range
 from ..tasks.images import Rows, in_batches, sample_rows
 from .algorithms import PLAIN, SIGMA, LearnerConfig, make_learner
 

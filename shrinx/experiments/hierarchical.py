@@ -16,7 +16,7 @@ from .._modules import by_leaf
 from .._prior import Prior
 from .._select import LargestGap
 from ..runs.meta import Setup
-from ..runs.tune import Range
+from ..runs.studies import Range
 from ..tasks.hierarchical import Model
 from .algorithms import SIGMA, LearnerConfig, make_learner
 from .hierarchical_figures import Likelihood, extras

@@ -19,8 +19,8 @@ from .._prior import Prior
 from .._select import LargestGap
 from ..runs.folder import RunFolder
 from ..runs.meta import Setup, meta_learn
+from ..runs.studies import Range
 from ..runs.trackers import Tracker
-from ..runs.tune import Range
 from ..tasks import normal
 from .algorithms import SIGMA, LearnerConfig, make_learner
 

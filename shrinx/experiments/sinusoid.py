@@ -19,8 +19,8 @@ from .._select import LargestGap, TopK
 from ..models import mlp
 from ..runs.folder import RunFolder
 from ..runs.meta import Setup, meta_learn
+from ..runs.studies import Range
 from ..runs.trackers import Tracker
-from ..runs.tune import Range
 from ..tasks import sinusoid
 from .algorithms import PLAIN, SIGMA, LearnerConfig, make_learner, make_solver
 

@@ -30,8 +30,8 @@ from ..runs.folder import RunFolder
 from ..runs.interruption import resumable
 from ..runs.model import load_prior, save_prior
 from ..runs.stages import train_in_chunks
+from ..runs.studies import Range
 from ..runs.trackers import Tracker
-from ..runs.tune import Range
 from ..tasks.speech import draw_strings, recordings_of
 from .algorithms import make_learner
 from .speech_config import ALGORITHMS, MIXED, PRESETS, Config, preset_config
@@ -74,6 +74,7 @@ def run(config: Config, folder: RunFolder, console: Console | None, trackers: tu
     network = network_of(config, num_phones=len(digits.phones), num_train=len(split.train))
     init_key, train_key, test_key = (jax.random.fold_in(jax.random.key(config.seed), part) for part in range(3))
     prior = _start(config, network, init_key)
+    _check_selected(config, len(prior.modules))
     trainer = _trainer(config, network, Packing(prior))
     state, seconds = train_in_chunks(
         folder,
@@ -105,6 +106,13 @@ def _check_enough(config: Config, count: int) -> None:
             f"{config.spoken_strings} strings of {config.spoken_digits} are more than the {judged_by} utterances to be "
             "judged by: lower --spoken-strings or --spoken-digits."
         )
+
+
+def _check_selected(config: Config, num_modules: int) -> None:
+    # Modules are selected by learned variances, and a number of them may be adapted at random.
+    some = config.algorithm.startswith("sigma") or set(config.adapted) != {"all"}
+    if some and config.num_selected > num_modules:
+        raise UserError(f"--num-selected {config.num_selected} is more than the {num_modules} modules of the network.")
 
 
 def _start(config: Config, network: WaveNet, key: jax.Array) -> Prior:

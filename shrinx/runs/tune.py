@@ -4,34 +4,20 @@ The study lives in an Optuna storage (a file or a database), so that it can be i
 number of workers or machines that name the same storage and study add trials to it.
 """
 
-import json
 import math
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import jax
 import numpy as np
 from rich.console import Console
 
-from .errors import UserError
-from .folder import differences
 from .interruption import heed
 from .progress import meter
 from .search import Search
 from .statistics import finite
-
-_PATIENCE = 60.0
-"""Seconds to wait for a file of trials that another worker is writing to."""
-
-
-@dataclass(frozen=True)
-class Range:
-    """An interval searched on a logarithmic scale."""
-
-    low: float
-    high: float
+from .studies import Range, existing_study, open_study
 
 
 def tune(
@@ -46,7 +32,7 @@ def tune(
     seed: int,
     console: Console | None = None,
 ) -> Any:
-    """Add `num_trials` finished trials to the study `name` and return it.
+    """Add `num_trials` finished trials to the study `name` and return it; without any it must be there.
 
     Every trial keeps the variances it learned, by module, in its attribute `variances`.
 
@@ -54,11 +40,10 @@ def tune(
     fields that vary; `storage`, an Optuna storage address; `batch`, trials trained together under vmap. Interrupted
     trials count as failed.
     """
-    setup = module.setup(base)
-    study = _open_study(name, storage, space, seed=seed, lower_is_better=setup.lower_is_better)
     if not num_trials:
-        return study
-    _check_settings(study, base, space)
+        return existing_study(name, storage)
+    setup = module.setup(base)
+    study = open_study(name, storage, base, space, seed=seed, lower_is_better=setup.lower_is_better)
     names = jax.eval_shape(setup.init, jax.random.key(seed)).modules.names
     search = Search(module.setup, base, seed=seed)
     batches = [min(batch, num_trials - first) for first in range(0, num_trials, batch)]
@@ -92,37 +77,6 @@ def tune(
                         _tell(study, trial, math.nan)
                 raise
     return study
-
-
-def _open_study(name: str, storage: str, space: Mapping[str, Range], *, seed: int, lower_is_better: bool) -> Any:
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    direction = "minimize" if lower_is_better else "maximize"
-    kept: Any = storage
-    if storage.startswith("sqlite:"):  # Workers that share a file wait for each other; 5 seconds were the default.
-        kept = optuna.storages.RDBStorage(storage, engine_kwargs={"connect_args": {"timeout": _PATIENCE}})
-    study = optuna.create_study(study_name=name, storage=kept, direction=direction, load_if_exists=True)
-    # Of the seed and of what the study has already: the same command again adds other trials, not the same.
-    drawn = np.random.SeedSequence([seed, len(study.get_trials(deepcopy=False))]).generate_state(1)
-    study.sampler = optuna.samplers.RandomSampler(seed=int(drawn[0]))
-    known = study.user_attrs.get("space")
-    ours = {field: [bounds.low, bounds.high] for field, bounds in space.items()}
-    if known is not None and known != ours:
-        raise UserError(f"The study {name!r} in {storage} searches another space; name another study.")
-    study.set_user_attr("space", ours)
-    return study
-
-
-def _check_settings(study: Any, base: Any, space: Mapping[str, Range]) -> None:
-    """Scores of trials that differ in more than what is searched cannot be compared."""
-    free = dict.fromkeys((*space, "seed", "data_dir"))
-    ours = json.loads(json.dumps({**asdict(base), **free}))
-    known = study.user_attrs.get("base")
-    differing = differences(known, ours, base) if known is not None else ""
-    if differing:
-        raise UserError(f"The study {study.study_name!r} has trials with other settings ({differing}); name another.")
-    study.set_user_attr("base", ours)
 
 
 def _tell(study: Any, trial: Any, score: float) -> None:
