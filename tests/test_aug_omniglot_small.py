@@ -60,8 +60,8 @@ def request(settings):
 @pytest.fixture(scope="module")
 def settings(data):
     """Two conditions with rates of their own, and one pair of condition and seed at a time."""
-    rates = {"inner_rate": 0.0, "inner_rates": (0.03, 0.4), "mean_rates": (1.4e-4, 1e-3), "pairs_at_once": 1}
-    return config("quick", data_dir=data, **TOY, **TWO, **rates)
+    rates = {"inner_rate": 0.0, "inner_rates": (0.03, 0.4), "mean_rate": 0.0, "mean_rates": (1.4e-4, 1e-3)}
+    return config("quick", data_dir=data, **TOY, **TWO, **rates, pairs_at_once=1)
 
 
 @pytest.fixture(scope="module")
@@ -208,6 +208,7 @@ def test_reptile_runs_and_curves_are_drawn(tmp_path, data, capsys):
         ({"mean_rates": (0.1, 0.2)}, "--mean-rates has 2 numbers for 8 conditions; give one for each"),
         ({"inner_rates": (0.1,) * 8}, "for the first add --inner-rates without numbers"),
         ({"inner_rate": 0.0}, "for the second --inner-rate 0"),
+        ({"variance_rates": (0.1,) * 8}, "either --variance-rate, in all conditions, or --variance-rates, in each"),
         ({"pairs_at_once": 0}, "--pairs-at-once must be at least 1, got 0"),
     ],
 )  # fmt: skip

@@ -86,13 +86,17 @@ def test_conditions_of_several_runs_share_their_figures(tmp_path):
 
 
 def test_runs_of_other_conditions_of_the_same_method_are_one_line(tmp_path):
-    """As long as nothing but the conditions differs, and none is in both."""
+    """As long as nothing but the conditions, and the rates of each, differs, and none is in both."""
     others = ((5, 3), (10, 3), (20, 3))
     paths = [
         make_run(tmp_path / "plain", with_conditions(), config={"num_alphabets": 15}),
         make_run(tmp_path / "plain-others", with_conditions(pairs=others), config={"num_alphabets": 5}),
-        make_run(tmp_path / "learned", with_conditions(shift=0.1), config={"mean_rate": 2.0}),
-        make_run(tmp_path / "learned-others", with_conditions(pairs=others, shift=0.1), config={"mean_rate": 2.0}),
+        make_run(tmp_path / "learned", with_conditions(shift=0.1), config={"mean_rate": 0.0, "mean_rates": [2.0] * 6}),
+        make_run(
+            tmp_path / "learned-others",
+            with_conditions(pairs=others, shift=0.1),
+            config={"mean_rate": 0.0, "mean_rates": [1.0] * 3},
+        ),
         make_run(tmp_path / "again", with_conditions(pairs=others), config={"num_alphabets": 5}),
     ]
     text = Page(write_comparison(paths[:4], tmp_path / "out").read_text()).text

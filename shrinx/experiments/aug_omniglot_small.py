@@ -5,6 +5,7 @@ are trained side by side in one program. The paper's claim: σ-Reptile and σ-iM
 more so the fewer drawings there are.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
@@ -17,8 +18,8 @@ from ..runs.errors import UserError
 from ..runs.folder import RunFolder
 from ..runs.meta import Setup
 from ..runs.search import with_values
+from ..runs.studies import Range
 from ..runs.trackers import Tracker
-from ..runs.tune import Range
 from . import aug_omniglot
 from .aug_omniglot import ALGORITHMS, CLASSES, INSTANCES
 
@@ -52,11 +53,11 @@ class Config(aug_omniglot.Config):
     num_instances: int = 1
     """K of that condition."""
     inner_rates: tuple[float, ...] = ()
-    """`inner_rate` of each condition; without any, the same in all."""
+    """`inner_rate` of each condition, which is 0 then; without any, the same in all."""
     mean_rates: tuple[float, ...] = ()
-    """`mean_rate` of each condition; without any, the same in all."""
+    """`mean_rate` of each condition, which is 0 then; without any, the same in all."""
     variance_rates: tuple[float, ...] = ()
-    """`variance_rate` of each condition; without any, the same in all."""
+    """`variance_rate` of each condition, which is 0 then; without any, the same in all."""
     pairs_at_once: int | None = None
     """So many pairs of a condition and a seed go through an update at a time, to save memory; all by default."""
     long_curves: bool = False
@@ -88,10 +89,19 @@ def preset_config(algorithm: str, preset: str) -> Config:
     alphabets, instances = zip(*pairs, strict=True)
     about = (base.num_alphabets, base.num_instances)
     about = about if about in pairs else pairs[0]
-    at_once = None if preset == "quick" else _AT_ONCE.get(algorithm)
     values = {field.name: getattr(base, field.name) for field in fields(base)}
-    values |= {"num_alphabets": about[0], "num_instances": about[1]}
-    return Config(**{**values, "alphabets": alphabets, "instances": instances, "pairs_at_once": at_once})
+    values |= {"num_alphabets": about[0], "num_instances": about[1], "alphabets": alphabets, "instances": instances}
+    if preset != "quick":
+        values |= {"pairs_at_once": _AT_ONCE.get(algorithm), **_rates_of_their_own(algorithm, instances)}
+    return Config(**values)
+
+
+def _rates_of_their_own(algorithm: str, instances: Sequence[int]) -> dict[str, Any]:
+    """The rates that are not the same in all presets `small-K`."""
+    presets = [aug_omniglot.preset_config(algorithm, f"small-{count}") for count in instances]
+    rates = {field: tuple(getattr(preset, field) for preset in presets) for field in _VARIED}
+    varied = {field: values for field, values in rates.items() if len(set(values)) > 1}
+    return dict.fromkeys(varied, 0.0) | {_VARIED[field]: values for field, values in varied.items()}
 
 
 def search_space(config: Config) -> dict[str, Range]:
@@ -203,15 +213,17 @@ def _check(config: Config) -> None:
             f"with --instances {min(config.instances)}."
         )
     for field, many in _VARIED.items():
-        if len(getattr(config, many)) not in (0, count):
+        rate, rates = getattr(config, field), getattr(config, many)
+        one, each = (f"--{name.replace('_', '-')}" for name in (field, many))
+        if len(rates) not in (0, count):
             raise UserError(
-                f"--{many.replace('_', '-')} has {len(getattr(config, many))} numbers for {count} conditions; give one "
-                f"for each, or none and --{field.replace('_', '-')}."
+                f"{each} has {len(rates)} numbers for {count} conditions; give one for each, or none and {one}."
             )
-    if bool(config.inner_rate) == bool(config.inner_rates):
-        raise UserError(
-            "The rate of adaptation is either --inner-rate, in all conditions, or --inner-rates, in each: for the "
-            "first add --inner-rates without numbers, for the second --inner-rate 0."
-        )
+        # Adaptation needs a rate; the mean and the variances may also be held.
+        if (rate and rates) or (field == "inner_rate" and not rate and not rates):
+            raise UserError(
+                f"A rate is either {one}, in all conditions, or {each}, in each: for the first add {each} without "
+                f"numbers, for the second {one} 0."
+            )
     if config.pairs_at_once is not None and config.pairs_at_once < 1:
         raise UserError(f"--pairs-at-once must be at least 1, got {config.pairs_at_once}.")

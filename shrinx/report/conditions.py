@@ -32,8 +32,11 @@ Plan = tuple[str, str, Figure | None, str]
 _Line = tuple[str, tuple[str, str, str], dict[int, dict[str, Any]]]
 
 
-# Settings in which runs of one method may differ: which conditions they have.
-_CONDITIONS = ("alphabets", "instances", "num_alphabets", "num_instances", "pairs_at_once")
+# Settings in which runs of one method may differ: which conditions they have, and what belongs to each of them.
+_CONDITIONS = (
+    *("alphabets", "instances", "num_alphabets", "num_instances", "pairs_at_once"),
+    *("inner_rates", "mean_rates", "variance_rates"),
+)
 
 
 @dataclass(frozen=True)
