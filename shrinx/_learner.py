@@ -299,15 +299,17 @@ class Learner(eqx.Module):
         elif self.rates is not None and per_module != prior.has_module_rates and not prior.is_module_shaped:
             other = "module" if prior.has_module_rates else "parameter"
             raise ValueError(f"The prior has learned rates, one for each {other}; this learner's are by {self.rates}.")
+        elif self.rates is not None:  # In 16 bits they would not learn.
+            rates = jax.tree.map(lambda rate: rate.astype(jnp.promote_types(rate.dtype, jnp.float32)), rates)
         return Prior(mean=prior.mean, log_variance=log_variance, modules=prior.modules, rates=rates)
 
 
 class _OptState(NamedTuple):
     mean: Any
-    cut: Params
-    """What 16 bits have no room for of the mean."""
     variance: Any
     rates: Any
+    cut: Params
+    """What 16 bits have no room for of the mean."""
 
 
 class _TaskInfo(NamedTuple):

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from ._prior import Prior
@@ -11,7 +12,10 @@ from ._types import Params
 
 def nothing_cut(prior: Prior) -> Params:
     """Zeros for the leaves of the mean that have few bits; `None` for the others, of which nothing is cut off."""
-    return jax.tree.map(lambda leaf, zero: None if zero.dtype == leaf.dtype else zero, prior.mean, prior.zeros())
+    zeros = jax.eval_shape(prior.zeros)
+    return jax.tree.map(
+        lambda leaf, zero: None if zero.dtype == leaf.dtype else jnp.zeros(zero.shape, zero.dtype), prior.mean, zeros
+    )
 
 
 def whole(params: Params, cut: Params) -> Params:
@@ -40,8 +44,21 @@ def apply_rounded(
     exact = whole(params, cut)
     gradient = jax.tree.map(lambda slope, leaf: slope.astype(leaf.dtype), gradient, exact)
     exact, state = apply(optimiser, gradient, state, exact)
-    new = jax.tree.map(lambda leaf, old: leaf.astype(old.dtype), exact, params)
+    rounded = jax.tree.map(lambda leaf, old: _round(leaf, old.dtype), exact, params)
+    new = jax.tree.map(lambda leaf, old: leaf.astype(old.dtype), rounded, params)
+    # Nothing is cut off of an infinity, such as a mask has.
     cut = jax.tree.map(
-        lambda leaf, short, rest: None if rest is None else leaf - short.astype(leaf.dtype), exact, new, cut
+        lambda leaf, short, rest: None if rest is None else jnp.where(jnp.isfinite(short), leaf - short, 0),
+        exact,
+        rounded,
+        cut,
     )
     return new, state, cut
+
+
+def _round(leaf: jax.Array, dtype: Any) -> jax.Array:
+    """To the precision of `dtype`. Not by `astype` and back, which XLA takes for nothing at all on a GPU."""
+    if leaf.dtype == dtype:
+        return leaf
+    kind = jnp.finfo(dtype)
+    return jax.lax.reduce_precision(leaf, exponent_bits=kind.nexp, mantissa_bits=kind.nmant)

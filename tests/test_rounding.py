@@ -7,6 +7,7 @@ import optax
 import pytest
 
 import shrinx as sx
+from shrinx._rounding import apply_rounded, nothing_cut
 
 pytestmark = pytest.mark.usefixtures("relaxed")
 
@@ -66,6 +67,41 @@ def test_parameters_that_nothing_depends_on_stay(dtype, tasks):
     learner = sx.fomaml(sx.ProximalGD(0.1), num_steps=2, optimiser=optax.adam(1e-2))
     prior, _ = learned(learner, dtype, tasks, 2, idle, u=jnp.ones(2, dtype))
     np.testing.assert_array_equal(prior.mean["u"].astype(jnp.float32), 1)
+
+
+@SHORT
+def test_infinities_such_as_a_mask_has_stay(dtype, tasks):
+    mask = jnp.array([0, -jnp.inf], dtype)
+
+    def masked(params, batch):
+        return loss_fn(params, batch) + 0 * jnp.sum(jnp.where(jnp.isinf(params["mask"]), 1.0, 0.0))
+
+    learner = sx.reptile(sx.ProximalGD(0.1), num_steps=2, optimiser=optax.sgd(0.1))
+    prior, _ = learned(learner, dtype, tasks, 3, masked, mask=mask)
+    np.testing.assert_array_equal(prior.mean["mask"].astype(jnp.float32), mask.astype(jnp.float32))
+
+
+@SHORT
+def test_rates_that_are_there_already_learn_too(dtype, tasks):
+    learner = sx.meta_sgd(
+        sx.ProximalGD(0.1), num_steps=3, optimiser=optax.sgd(0.0), rate_optimiser=optax.adam(1e-3), rates="parameter"
+    )
+    prior = sx.Prior.create({"w": jnp.ones(3, dtype)})
+    given = sx.Prior(prior.mean, prior.log_variance, prior.modules, rates={"w": jnp.ones(3, dtype)})
+    states = [learner.init(start) for start in (prior, given)]
+    for _ in range(3):
+        states = [learner.update(loss_fn, state, tasks)[0] for state in states]
+    new, old = (state.prior.rates["w"] for state in states)
+    assert new.dtype == old.dtype == jnp.float32
+    np.testing.assert_array_equal(new, old)
+
+
+def test_rounding_is_not_a_cast_there_and_back():
+    """Which XLA may leave out, and does on GPUs: nothing would ever be cut off."""
+    prior = sx.Prior.create({"w": jnp.ones(3, jnp.bfloat16)})
+    cut, sgd = nothing_cut(prior), optax.sgd(1e-4)
+    step = jax.jit(lambda gradient: apply_rounded(sgd, gradient, sgd.init(cut), prior.mean, cut))
+    assert "reduce_precision" in step.lower(prior.mean).as_text()
 
 
 def test_parameters_of_32_bits_carry_nothing_more(tasks):

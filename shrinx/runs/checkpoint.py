@@ -63,7 +63,9 @@ def _read(path: Path, like: Any) -> Any:
         raise _Damaged("its digest does not match")
     expected = [np.asarray(leaf) for leaf in leaves]
     if [(_plain(ours).shape, _plain(ours).dtype) for ours in expected] != [(a.shape, a.dtype) for a in arrays.values()]:
-        raise UserError(f"Checkpoint {path} belongs to another model or algorithm: its arrays have other shapes.")
+        raise UserError(
+            f"Checkpoint {path} belongs to another model, algorithm or version of shrinx: its arrays have other shapes."
+        )
     stored = (array.view(ours.dtype) for array, ours in zip(arrays.values(), expected, strict=True))
     return treedef.unflatten([jax.numpy.asarray(array) for array in stored])
 
