@@ -12,10 +12,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from ._check import check_at_least, is_concrete
-from ._linear import CG, LinearStats
+from ._linear import CG, LinearStats, ProductFn
 from ._prior import Prior
 from ._problem import Adapted, Problem
 from ._tree import stop_gradient
@@ -206,7 +205,7 @@ def _solve(problem: Problem, adapted: Adapted, cotangent: Params, implicit: Impl
     prior = problem.prior
     if problem.trainable is not None:
         prior = prior.freeze_all_but(problem.trainable)
-    _, hessian = jax.linearize(jax.grad(_fresh_loss(problem, implicit.batches)), adapted.params)
+    hessian = _fresh_hessian(problem, adapted.params, implicit.batches)
     mean, stats = implicit.linear_solver.solve(hessian, cotangent, prior)
     dtype = prior.log_variance.dtype
     products = jax.tree.map(lambda a, b: a.astype(dtype) * b.astype(dtype), mean, adapted.displacement)
@@ -214,14 +213,26 @@ def _solve(problem: Problem, adapted: Adapted, cotangent: Params, implicit: Impl
     return Prior(mean=mean, log_variance=prior.modules.sum(products), modules=prior.modules, rates=rates), stats
 
 
-def _fresh_loss(problem: Problem, batches: int) -> Callable[[Params], Array]:
-    """The support loss on data that adaptation has not used, averaged over mini-batches."""
+def _fresh_hessian(problem: Problem, params: Params, batches: int) -> ProductFn:
+    """The product with the Hessian of the support loss on data that adaptation has not used."""
     if batches == 1 or problem.sample is None:
         batch = problem.batch(problem.num_steps)
-        return lambda params: problem.loss_fn(params, batch)
+        return jax.linearize(jax.grad(lambda params: problem.loss_fn(params, batch)), params)[1]
     # Filtered: plain numbers in the data stay what they are.
     several = eqx.filter_vmap(problem.batch)(problem.num_steps + jnp.arange(batches, dtype=jnp.int32))
-    return lambda params: jnp.mean(eqx.filter_vmap(lambda batch: problem.loss_fn(params, batch))(several))
+    arrays, others = eqx.partition(several, eqx.is_array)
+
+    def product(vector: Params) -> Params:
+        # One mini-batch after the other, and what its gradient computes again in every product: all at once, or kept
+        # from product to product, it would take the memory of so many gradients.
+        def add(total: Params, arrays: Any) -> tuple[Params, None]:
+            slope = jax.grad(lambda params: problem.loss_fn(params, eqx.combine(arrays, others)))
+            _, image = jax.jvp(slope, (params,), (vector,))
+            return jax.tree.map(lambda a, b: a + b / batches, total, image), None
+
+        return jax.lax.scan(add, jax.tree.map(jnp.zeros_like, vector), arrays)[0]
+
+    return product
 
 
 @eqx.filter_custom_vjp
