@@ -46,8 +46,8 @@ def adapt(
     - `trainable`: names of modules (or a `Selection`) to adapt. The others stay at the mean; no gradient, state or
       update exists for them.
     - `adjoint`: how the parameters are differentiated, if they are: [`Unroll`][shrinx.Unroll],
-      [`Implicit`][shrinx.Implicit] or [`FirstOrder`][shrinx.FirstOrder]. Only with `Unroll` do the losses and norms
-      that are reported have derivatives; with the others these are zero.
+      [`Implicit`][shrinx.Implicit] or [`FirstOrder`][shrinx.FirstOrder]. Of what is reported, the losses of steps
+      that `Unroll` goes back through have derivatives; those of anything else are zero.
 
     **Returns:** [`Adapted`][shrinx.Adapted].
 

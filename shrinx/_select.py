@@ -71,8 +71,9 @@ class Threshold(AbstractRule):
 
     def choose(self, scores: np.ndarray) -> np.ndarray:
         # Logarithms of variances have 32 bits mostly: one of exactly `least` may fall short of it by their rounding.
-        rounding = 4 * float(np.finfo(np.float32).eps) * max(1.0, abs(np.log(self.least)))
-        return scores >= np.log(self.least) - rounding
+        least = np.log(self.least)
+        rounding = 4 * float(np.finfo(np.float32).eps) * max(1.0, abs(least)) if np.isfinite(least) else 0.0
+        return scores >= least - rounding
 
 
 class TopK(AbstractRule):

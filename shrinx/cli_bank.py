@@ -185,7 +185,8 @@ def _create(parsed: argparse.Namespace) -> None:
     modules = bank.prior.modules
     count = sum(modules.sizes[index] for index in modules.indices(bank.selected))
     print(f"{parsed.bank}: {count:,} of {sum(modules.sizes):,} parameters per task ({_named(bank)}).")
-    if not parsed.modules and not have_parted(read_json(parsed.run / "result.json")["modules"]):
+    chosen_by_variance = not parsed.modules and len(bank.selected) < len(modules)
+    if chosen_by_variance and not have_parted(read_json(parsed.run / "result.json")["modules"]):
         print(
             f"The variances of {parsed.run} have hardly parted, so that other modules may do as well or better: train "
             "longer, or name some with --modules.",

@@ -208,6 +208,7 @@ def test_reptile_runs_and_curves_are_drawn(tmp_path, data, capsys):
         ({"mean_rates": (0.1, 0.2)}, "--mean-rates has 2 numbers for 8 conditions; give one for each"),
         ({"inner_rates": (0.1,) * 8}, "for the first add --inner-rates without numbers"),
         ({"inner_rate": 0.0}, "for the second --inner-rate 0"),
+        ({"variance_rate": 0.0}, "A rate is either --variance-rate, in all conditions, or --variance-rates"),
         ({"variance_rates": (0.1,) * 8}, "either --variance-rate, in all conditions, or --variance-rates, in each"),
         ({"pairs_at_once": 0}, "--pairs-at-once must be at least 1, got 0"),
     ],

@@ -40,6 +40,7 @@ def finished(relaxed, tmp_path_factory):
     np.savez(folder / "ragged.npz", x=x[0], y=x[0, :5])
     np.savez(folder / "complex.npz", x=x[0] + 1j, y=x[0])
     np.savez(folder / "words.npz", x=x[0].astype(str), y=x[0])
+    np.savez(folder / "vast.npz", x=np.full((10, 1), 1e300), y=x[0])
     return folder
 
 
@@ -107,6 +108,7 @@ def test_tasks_of_every_experiment_are_read_from_a_file(name, tmp_path, monkeypa
         {"x": np.full((20, 28, 28, 1), 256)},
         {"x": np.full((20, 28, 28, 1), np.nan)},
         {"y": np.full(20, 1.5)},
+        {"x": np.full((20, 28, 28, 1), 1 + 0j)},
         {},
     ],
 )
@@ -277,6 +279,7 @@ def test_settings_of_another_version_are_named():
         ("adapt --base voices --task a --data wrong.npz", "holds the arrays ['a']; the experiment's tasks are made of"),
         ("adapt --base voices --task a --data ragged.npz", "arrays of different lengths: 'x' (10, 1), 'y' (5, 1)"),
         ("adapt --base voices --task a --data complex.npz", "'x' of complex128 with values that float32 cannot hold"),
+        ("adapt --base voices --task a --data vast.npz", "'x' of float64 with values that float32 cannot hold"),
         ("adapt --base voices --task a --data words.npz", "values that float32 cannot hold, which the experiment's"),
         ("adapt --base voices --task a --data alice.npz --learning-rate 1e9", "is not finite for ['a']: not stored"),
         ("adapt --base voices --task a --data alice.npz --learning-rate -1", "`learning_rate` must be positive"),

@@ -78,6 +78,11 @@ def test_scores_that_correct_for_size():
     np.testing.assert_allclose(np.exp(relative.scores), prior().variance / 0.25, rtol=1e-5)
 
 
+def test_a_threshold_of_infinity_takes_what_has_no_prior():
+    free = sx.Prior.create({"a": jnp.zeros(2), "b": jnp.zeros(2)}, variance={"a": jnp.inf, "b": 1.0})
+    assert sx.select(free, sx.Threshold(np.inf)).names == ("a",)
+
+
 def test_selection_from_data():
     """The module that differs between tasks gets the larger variance and is chosen."""
     import jax

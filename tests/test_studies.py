@@ -37,14 +37,21 @@ def test_looking_makes_nothing(tmp_path, storage, capsys):
 
 
 def test_trials_of_a_study_have_its_settings(storage):
-    opened(storage, space=OTHER)
-    study = opened(storage, replace(BASE, inner_steps=7))  # There are no trials yet that these would not go with.
-    study.add_trial(create_trial(value=0.5))
+    opened(storage, replace(BASE, inner_steps=7))  # Before its first trial, too: another worker may be about to add it.
     opened(storage, replace(BASE, inner_steps=7, mean_rate=0.5, seed=3), seed=3)
     with pytest.raises(UserError, match=r"'study' in .* searches another space; name another study"):
         opened(storage, replace(BASE, inner_steps=7), OTHER)
-    with pytest.raises(UserError, match=r"'study' has trials with other settings .*inner_steps"):
+    with pytest.raises(UserError, match=r"'study' was begun with other settings .*inner_steps"):
         opened(storage, replace(BASE, inner_steps=8))
+
+
+@pytest.mark.parametrize("options", ["", "?timeout=20"])
+def test_addresses_of_files_may_have_options(tmp_path, storage, options):
+    with pytest.raises(UserError, match="holds no trials yet"):
+        existing_study("study", storage + options)
+    assert not list(tmp_path.iterdir())
+    opened(storage + "?timeout=20").add_trial(create_trial(value=0.5))
+    assert existing_study("study", storage + "?timeout=20").best_value == 0.5
 
 
 def test_a_study_draws_other_trials_when_it_has_some(storage):

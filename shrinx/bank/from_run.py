@@ -134,12 +134,13 @@ def config_of_model(model: dict[str, Any]) -> Any:
 
 def _keeps_its_values(array: np.ndarray, dtype: Any) -> bool:
     """But for rounding, if it becomes an array of floats."""
-    if not np.issubdtype(array.dtype, np.number) and array.dtype != np.bool_:
+    if np.iscomplexobj(array) or not (np.issubdtype(array.dtype, np.number) or array.dtype == np.bool_):
         return False
+    with np.errstate(invalid="ignore", over="ignore"):  # Of NaN there is no whole number.
+        kept = array.astype(dtype)
     if jnp.issubdtype(dtype, jnp.floating):
-        return not np.iscomplexobj(array)
-    with np.errstate(invalid="ignore"):  # Of NaN there is no whole number.
-        return bool(np.array_equal(array.astype(dtype), array))
+        return np.array_equal(np.isfinite(kept), np.isfinite(array))
+    return np.array_equal(kept, array)
 
 
 def _names(data: Data) -> list[str]:

@@ -21,6 +21,8 @@ MARGIN = 12
 FULL_SCALE = 0.98
 MOST_CLIPPED = 0.01
 """Share of samples at full scale from which a recording is clipped."""
+UNKNOWN_LENGTH = 0x7FFF0000
+"""Bytes of sound from which a header means that it does not know: SoX has 0x7FFFF000 there, others have more."""
 
 Wave = Float32[np.ndarray, " _"]
 
@@ -78,11 +80,17 @@ def _read(path: Path) -> tuple[int, np.ndarray]:
 
 
 def _is_cut_off(path: Path) -> bool:
-    """By more than the few bytes that some programs miscount."""
+    """Whether the sound is shorter than its header says, by more than the few bytes that some programs miscount."""
     with open(path, "rb") as file:
-        kind, promised = file.read(4), 8 + int.from_bytes(file.read(4), "little")
-    # Programs that write into a pipe cannot know the length: they promise as much as there can be.
-    return kind == b"RIFF" and path.stat().st_size < 0.99 * promised and promised < 2**31 - 8
+        if file.read(12)[:4] != b"RIFF":
+            return False
+        while len(header := file.read(8)) == 8:
+            promised = int.from_bytes(header[4:], "little")
+            if header[:4] == b"data":
+                # Programs that write into a pipe cannot know the length: they promise about as much as there can be.
+                return path.stat().st_size - file.tell() < 0.99 * promised and promised < UNKNOWN_LENGTH
+            file.seek(promised + promised % 2, 1)
+    return False
 
 
 def _as_floats(levels: np.ndarray) -> Shaped[np.ndarray, "samples channels"]:

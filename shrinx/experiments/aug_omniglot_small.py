@@ -219,8 +219,9 @@ def _check(config: Config) -> None:
             raise UserError(
                 f"{each} has {len(rates)} numbers for {count} conditions; give one for each, or none and {one}."
             )
-        # Adaptation needs a rate; the mean and the variances may also be held.
-        if (rate and rates) or (field == "inner_rate" and not rate and not rates):
+        # The mean may also be held, and plain algorithms have no variances.
+        needed = field == "inner_rate" or (field == "variance_rate" and config.algorithm.startswith("sigma"))
+        if (rate and rates) or (needed and not rate and not rates):
             raise UserError(
                 f"A rate is either {one}, in all conditions, or {each}, in each: for the first add {each} without "
                 f"numbers, for the second {one} 0."

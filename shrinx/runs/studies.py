@@ -34,18 +34,17 @@ def open_study(
     direction = "minimize" if lower_is_better else "maximize"
     study = optuna.create_study(study_name=name, storage=_open(storage), direction=direction, load_if_exists=True)
     # Of the seed and of what the study has already: the same command again adds other trials, not the same.
-    count = len(study.get_trials(deepcopy=False))
-    drawn = np.random.SeedSequence([seed, count]).generate_state(1)
+    drawn = np.random.SeedSequence([seed, len(study.get_trials(deepcopy=False))]).generate_state(1)
     study.sampler = optuna.samplers.RandomSampler(seed=int(drawn[0]))
     ours = {field: [bounds.low, bounds.high] for field, bounds in space.items()}
     # Scores of trials that differ in more than what is searched cannot be compared.
     free = dict.fromkeys((*space, "seed", "data_dir"))
     settings = json.loads(json.dumps({**asdict(base), **free}))
-    known = study.user_attrs if count else {}
+    known = study.user_attrs
     if known.get("space", ours) != ours:
         raise UserError(f"The study {name!r} in {storage} searches another space; name another study.")
     if differing := differences(known.get("base", settings), settings, base):
-        raise UserError(f"The study {name!r} has trials with other settings ({differing}); name another.")
+        raise UserError(f"The study {name!r} was begun with other settings ({differing}); name another.")
     study.set_user_attr("space", ours)
     study.set_user_attr("base", settings)
     return study
@@ -56,7 +55,7 @@ def existing_study(name: str, storage: str) -> Any:
     import optuna
 
     # To open a file that is not there would make it.
-    if not storage.startswith(_FILE) or Path(storage.removeprefix(_FILE)).is_file():
+    if not _is_missing_file(storage):
         with suppress(KeyError):
             study = optuna.load_study(study_name=name, storage=_open(storage))
             if study.get_trials(deepcopy=False):
@@ -65,6 +64,18 @@ def existing_study(name: str, storage: str) -> Any:
         f"The study {name!r} in {storage} holds no trials yet: add some with --trials, or name another with --study "
         "and --storage."
     )
+
+
+def _is_missing_file(storage: str) -> bool:
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        address = make_url(storage)
+    except ArgumentError:  # Said by who opens it.
+        return False
+    path = address.database or ""
+    return address.get_backend_name() == "sqlite" and not path.startswith("file:") and not Path(path).is_file()
 
 
 def _open(storage: str) -> Any:
