@@ -96,6 +96,10 @@ class FirstOrder(AbstractAdjoint):
 
     This is `Implicit` with the Hessian left out. With respect to data the derivative is zero by the same rule.
 
+    Variances it leads to are the best ones only where tasks differ equally in all directions of a module. Steep
+    directions, in which the data decide whatever the variance is, count in full here, and not at all in `Implicit`:
+    where tasks share these, as they do once the mean is trained, variances end too small.
+
     >>> import jax, jax.numpy as jnp, shrinx as sx
     >>> loss_fn = lambda theta, x: 0.5 * jnp.sum((theta - x) ** 2)
     >>> def adapted(prior):
@@ -134,7 +138,8 @@ class Implicit(AbstractAdjoint):
     **Arguments:**
 
     - `linear_solver`, a [`CG`][shrinx.CG].
-    - `batches`: average the Hessian over so many mini-batches. That of a single one is flat in most directions.
+    - `batches`: average the Hessian over so many mini-batches, one after the other. That of a single one is flat in
+      most directions.
     - `variance_adjoint`: another adjoint for the variances. They feel it most if adaptation has not converged: the
       implicit gradient then takes every step that is still to come for one that was not worth taking, and shrinks
       modules that are in use. `Unroll(last=20)` only asks what the last steps were worth.

@@ -19,6 +19,8 @@ os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *QUICK_TO_C
 # Tracing makes many objects that live; looking through them for cycles as often as usual takes a tenth of the time.
 gc.set_threshold(50_000, 20, 20)
 
+MOST_MAPS = 10_000
+
 # Nothing outside the tests' own folders is read or written.
 os.environ["SHRINX_CACHE"] = "off"
 
@@ -30,11 +32,12 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 
 @pytest.fixture(autouse=True)
-def few_memory_maps():
-    """Every compiled program holds memory maps. Linux grants a process 65,530, and XLA aborts when they run out."""
+def few_programs():
+    """Every compiled program holds memory, several gigabytes after a thousand tests, and memory maps, of which Linux
+    grants a process 65,530: XLA aborts when they run out."""
     yield
     maps = Path("/proc/self/maps")
-    if maps.exists() and maps.read_bytes().count(b"\n") > 30_000:
+    if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
         jax.clear_caches()
         gc.collect()
 
