@@ -12,7 +12,7 @@ from ._modules import _named_leaves
 from ._prior import Prior
 from ._types import AnyTree
 
-_SHOWN = 20
+SHOWN = 20
 """Arrays that a message names at most."""
 
 
@@ -90,7 +90,10 @@ def check_data(data: AnyTree, what: str) -> None:
         raise ValueError(f"`{what}` holds no arrays.")
     foreign = [f"'{path}' is {_kind(leaf)}" for path, leaf in named if not _is_numeric(leaf)]
     if foreign:
-        raise TypeError(f"`{what}` must hold numbers and arrays of numbers only, but {', '.join(foreign)}.")
+        raise TypeError(
+            f"`{what}` must hold numbers and arrays of numbers only, but {', '.join(foreign)}. Tables become arrays by "
+            "`.to_numpy(dtype=float)`."
+        )
     empty = [f"'{path}' of shape {jnp.shape(leaf)}" for path, leaf in named if 0 in jnp.shape(leaf)]
     if empty:
         raise ValueError(f"`{what}` is empty: {', '.join(empty)}.")
@@ -104,27 +107,3 @@ def _is_numeric(leaf: Any) -> bool:
 
 def _kind(leaf: Any) -> str:
     return f"of dtype {leaf.dtype}" if hasattr(leaf, "dtype") else f"a {type(leaf).__name__}"
-
-
-def check_scalar_loss(loss_fn: Any, params: AnyTree, batch: AnyTree, what: str = "loss_fn") -> None:
-    """Trace `loss_fn` once, abstractly: it must give one floating number."""
-    if not callable(loss_fn):
-        raise TypeError(f"`{what}` must be a function of parameters and a batch, got {type(loss_fn).__name__}.")
-    try:
-        result = jax.eval_shape(loss_fn, params, batch)
-    except Exception as error:
-        # The mistake is the caller's and its traceback theirs; what their function was given is what they do not see.
-        named = _named_leaves(batch, "array")
-        shapes = ", ".join(f"{path} {list(jnp.shape(leaf))}" for path, leaf in named[:_SHOWN])
-        shapes += f" and {len(named) - _SHOWN} more (lists in place of arrays?)" if len(named) > _SHOWN else ""
-        error.add_note(
-            f"`{what}` was called with one task's batch: {shapes}. Is that what it expects? Where several tasks are "
-            "given at once, all their arrays need a leading task axis, which is gone here."
-        )
-        raise
-    shape, dtype = getattr(result, "shape", None), getattr(result, "dtype", None)
-    if shape != () or dtype is None or not jnp.issubdtype(dtype, jnp.floating):
-        got = "a " + type(result).__name__ if shape is None else f"shape {shape} and dtype {dtype}"
-        raise ValueError(
-            f"`{what}` must return one floating number (shape ()), got {got}; take a sum or a mean over the batch."
-        )

@@ -10,12 +10,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ._check import check_at_least, check_key, check_prior, check_scalar_loss
+from ._check import check_at_least, check_key, check_prior
+from ._loss import check_loss
 from ._prior import Prior
 from ._problem import make_problem
 from ._select import Selection, module_names
 from ._solver import AbstractSolver
-from ._task import Task, check_tasks
+from ._task import Task, check_arrays, check_tasks
 from ._types import Data, LossFn, Params, SampleFn
 
 
@@ -160,6 +161,7 @@ def _scores(
     steps: tuple[int, ...] | None,
 ) -> Float[Array, "tasks steps"]:
     check_prior(prior)
+    check_arrays(tasks)
     check_at_least("num_steps", num_steps, 1)
     check_key(key)
     names = module_names(trainable)
@@ -167,7 +169,7 @@ def _scores(
     if chunk_size is not None:
         check_at_least("chunk_size", chunk_size, 1)
     metric_fn = loss_fn if metric_fn is None else metric_fn
-    if isinstance(tasks, Task) and tasks.progress is not None:
+    if tasks.progress is not None:
         raise ValueError("Held-out tasks are adapted to from the prior's mean: leave out `task.progress`.")
     return _compiled(loss_fn, metric_fn, prior, tasks, solver, int(num_steps), key, sample, names, chunk_size, steps)
 
@@ -193,7 +195,7 @@ def _compiled(
 
     def score(inputs: tuple[Data, Data, PRNGKeyArray | None]) -> Float[Array, " steps"]:
         support, query, task_key = inputs
-        check_scalar_loss(metric_fn, prior.mean, query, "metric_fn")
+        check_loss(metric_fn, prior.mean, query, "metric_fn")
         if trainable == ():
             return jnp.repeat(metric_fn(prior.mean, query)[None], 1 if steps is None else len(steps))
         problem = make_problem(

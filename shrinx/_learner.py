@@ -20,18 +20,19 @@ from ._check import (
     check_number,
     check_prior,
     check_sample,
-    check_scalar_loss,
     is_concrete,
 )
 from ._devices import sum_over_devices
 from ._linear import LinearStats
+from ._loss import check_loss
 from ._metagradient import AbstractMetaGradient, Reptile
+from ._modules import accumulation_dtype
 from ._prior import Prior, inverse_gamma_penalty
 from ._problem import Progress, make_problem, no_progress
 from ._rounding import apply, apply_rounded, nothing_cut, whole
 from ._select import module_names
 from ._solver import AbstractSolver
-from ._task import Task, check_task, check_tasks
+from ._task import Task, check_arrays, check_tasks
 from ._tree import all_finite, tree_norm, tree_where
 from ._types import LossFn, Params, SampleFn, Scalar
 
@@ -209,6 +210,11 @@ class Learner(eqx.Module):
             "variance_range": self.variance_range != _VARIANCE_RANGE,
         }
         idle = [f"`{name}`" for name, given in about_variances.items() if given]
+        if self.variance_optimiser is not None and self.variance in (0, math.inf):
+            raise ValueError(
+                f"`variance_optimiser` makes no difference: variances of {self.variance} never move. Those that learn "
+                "variances are `sigma_maml`, `sigma_imaml` and `sigma_reptile`."
+            )
         if self.variance_optimiser is None and idle:
             raise ValueError(f"{' and '.join(idle)}: about variances, which only move with a `variance_optimiser`.")
         if self.variance_optimiser is not None and not self.meta_gradient.learns_variances:
@@ -267,7 +273,7 @@ class Learner(eqx.Module):
 
     def _check(self, tasks: Task, key: Any) -> None:
         # Not the variances, which would have to be waited for: `init` has seen them, and no update makes one infinite.
-        check_task(tasks)
+        check_arrays(tasks)
         check_key(key)
         self.meta_gradient.check_query(tasks.query)
 
@@ -300,7 +306,7 @@ class Learner(eqx.Module):
             other = "module" if prior.has_module_rates else "parameter"
             raise ValueError(f"The prior has learned rates, one for each {other}; this learner's are by {self.rates}.")
         elif self.rates is not None:  # In 16 bits they would not learn.
-            rates = jax.tree.map(lambda rate: rate.astype(jnp.promote_types(rate.dtype, jnp.float32)), rates)
+            rates = jax.tree.map(lambda rate: rate.astype(accumulation_dtype(rate)), rates)
         return Prior(mean=prior.mean, log_variance=log_variance, modules=prior.modules, rates=rates)
 
 
@@ -371,7 +377,7 @@ def _of_task(learner: Learner, loss_fn: LossFn, prior: Prior, task: Task, key: A
     if query is not None and learner.query_sample is not None:
         query = learner.query_sample(query_key, query)
     if query is not None:
-        check_scalar_loss(loss_fn, prior.mean, query)
+        check_loss(loss_fn, prior.mean, query)
     gradient, adapted, query_loss, linear = learner.meta_gradient.of_task(problem, query)
     norm = tree_norm(gradient.mean)
     exploded = (adapted.residual > learner.divergence) & ~(adapted.losses[-1] <= adapted.first.loss)

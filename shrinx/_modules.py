@@ -80,8 +80,10 @@ class Modules:
         return self._hash
 
     def __reduce__(self) -> Any:
-        # Made anew where it is unpickled: hashes of strings differ from process to process.
-        return Modules, (self.names, self._treedef, self._leaves)
+        # Made anew where it is copied or unpickled, from a tree of that structure: hashes of strings differ from
+        # process to process, and a copied structure may not equal its original (Equinox marks missing fields by an
+        # object that is like no other).
+        return _unpickled, (self.names, self._treedef.unflatten(range(self._treedef.num_leaves)), self._leaves)
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -125,7 +127,7 @@ class Modules:
             theirs = [path for path, _ in _named_leaves(tree)]
             raise ValueError(
                 f"`{what}` does not match the modules: it has leaves {theirs}, the modules were made for "
-                f"{list(self.paths)}{'' if set(theirs) != set(self.paths) else ' in another container'}."
+                f"{list(self.paths)}{'' if set(theirs) != set(self.paths) else ' in containers of another kind'}."
             )
         for leaf, array in zip(self._leaves, leaves, strict=True):
             if jnp.shape(array) != leaf.shape:
@@ -173,6 +175,10 @@ class Modules:
     def restrict(self, names: str | Iterable[str]) -> "Restriction":
         """The part of a tree that belongs to the modules `names`, as a smaller problem of its own."""
         return Restriction(self, self.indices(names))
+
+
+def _unpickled(names: tuple[str, ...], tree: AnyTree, leaves: tuple[_Leaf, ...]) -> Modules:
+    return Modules(names, jax.tree.structure(tree), leaves)
 
 
 class Restriction:

@@ -38,7 +38,6 @@ class Packing:
     def __init__(self, prior: Prior):
         check_prior(prior)
         self._modules = prior.modules
-        self._treedef: Any = jax.tree.structure(prior.mean)
         groups: dict[Any, list[int]] = {}
         for index, (leaf, array) in enumerate(zip(prior.modules._leaves, jax.tree.leaves(prior.mean), strict=True)):
             groups.setdefault((leaf.shape, leaf.grid, array.dtype), []).append(index)
@@ -56,7 +55,7 @@ class Packing:
     def pack(self, params: Params) -> tuple[Array, ...]:
         """One array for each shape, its leaves along the first axis."""
         self._modules.check(params)
-        leaves = self._treedef.flatten_up_to(params)
+        leaves = self._modules._treedef.flatten_up_to(params)
         return tuple(jnp.stack([leaves[index] for index in group]) for group in self._groups)
 
     def unpack(self, packed: Params) -> Params:
@@ -67,7 +66,7 @@ class Packing:
             # Unlike indexing, whose derivative is a sum of arrays that are zero but for one row.
             for index, part in zip(group, jax.lax.split(array, (1,) * len(group)), strict=True):
                 leaves[index] = part.reshape(part.shape[1:])
-        return self._treedef.unflatten(leaves)
+        return self._modules._treedef.unflatten(leaves)
 
     def pack_prior(self, prior: Prior) -> Prior:
         check_prior(prior)

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from ._check import check_at_least, check_data, check_prior, check_sample, check_scalar_loss
+from ._check import check_at_least, check_data, check_prior, check_sample
+from ._loss import check_loss
 from ._mixed import MixedMode
 from ._modules import Restriction
 from ._prior import Prior
@@ -236,7 +237,7 @@ def make_problem(
     if progress is not None:
         _check_progress(progress, prior, solver, trainable)
     problem = Problem(loss_fn, prior, data, solver, key, num_steps, sample, trainable, fixed_log_variance, progress)
-    check_scalar_loss(loss_fn, prior.mean, jax.eval_shape(problem.batch, 0))
+    check_loss(loss_fn, prior.mean, jax.eval_shape(problem.batch, 0))
     return problem
 
 

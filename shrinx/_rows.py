@@ -187,7 +187,8 @@ def _random_places(key: PRNGKeyArray, there: Bool[Array, " rows"]) -> Int[Array,
 def _check_values(values: Array, weights: Array) -> None:
     if jnp.shape(values) != weights.shape:
         raise ValueError(
-            f"Give one number for each row, shape {list(weights.shape)}; got shape {list(jnp.shape(values))}."
+            f"Give one number for each row, shape {list(weights.shape)}; got shape {list(jnp.shape(values))}. Sum over "
+            "the other axes first."
         )
 
 
@@ -196,7 +197,11 @@ def _count_rows(task: Data, what: str) -> int:
     for path, leaf in named:
         dtype = getattr(leaf, "dtype", None)
         if dtype is None:
-            raise TypeError(f"'{path}' of `{what}` is no array: {leaf!r}. Lists become one by `np.asarray`.")
+            kind = type(leaf).__name__
+            raise TypeError(
+                f"'{path}' of `{what}` is no array but a {kind}; lists become one by `np.asarray`, tables by "
+                "`.to_numpy(dtype=float)`."
+            )
         if not any(jnp.issubdtype(dtype, kind) for kind in (np.number, np.bool_)):
             raise TypeError(f"'{path}' of `{what}` holds no numbers but {dtype}.")
     check_data(task, what)

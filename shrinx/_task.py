@@ -3,6 +3,7 @@
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
@@ -37,6 +38,14 @@ class Task(eqx.Module):
 def check_task(task: Any) -> None:
     if not isinstance(task, Task):
         raise TypeError(f"Expected a `Task(support=..., query=...)`, got {type(task).__name__}.")
+
+
+def check_arrays(tasks: Any) -> None:
+    """What is no array at all (a table, text) would be said by JAX, at length, on the way into a compiled program."""
+    check_task(tasks)
+    leaves = jax.tree.leaves((tasks.support, tasks.query))
+    if not all(isinstance(leaf, jax.Array) for leaf in leaves):
+        check_tasks(tasks)
 
 
 def check_tasks(tasks: Task) -> int:

@@ -27,6 +27,7 @@ from .cli_options import first_look, hint, parse
 from .cli_tune import run_try, run_tune
 from .runs.compilation import keep_programs
 from .runs.errors import UserError
+from .runs.interruption import terminable
 
 EXTRA = "The command line needs more than the library: pip install 'shrinx[experiments]'"
 
@@ -69,7 +70,8 @@ def _command(arguments: list[str]) -> int:
     warnings.showwarning = _show_warning
     keep_programs()
     try:
-        return commands[parsed.command](parsed.rest)
+        with terminable():  # From the first import on: what takes seconds may swallow a Ctrl-C.
+            return commands[parsed.command](parsed.rest)
     except UserError as error:
         print(f"shrinx: {error}", file=sys.stderr)
         return 2

@@ -379,6 +379,11 @@ WRONG_TYPES = {
     "sx.adapt_task(bank, loss_fn, 'a', data, gd, loss_scale=-2)": "`loss_scale` must be positive, got -2",
     "sx.adapt_task(bank, loss_fn, 'a', data, gd, variance_factor='2')": "`factor` must be a number, got '2'",
     "prior.scale_variance(None)": "`factor` must be a number, got None",
+    "sx.maml(gd, num_steps=1, optimiser=sgd, variance_optimiser=sgd)": "`variance_optimiser` makes no difference",
+    "learner.update(loss_fn, state, sx.Task(jnp.ones((2, 3)), np.array([['a'] * 3] * 2)))": "`task.query` must hold",
+    "learner.update(loss_fn, state, sx.Task(Table(), jnp.ones((2, 3))))": "`task.support` must hold",
+    "sx.evaluate(loss_fn, prior, sx.Task(Table(), Table()), gd, num_steps=1)": "`task.support` must hold",
+    "sx.Rows.stack([{'x': Table()}])": "'x' of `tasks[0]` is no array but a Table",
     "sx.Share('x')": "`share` must be a number, got 'x'",
     "sx.Threshold(None)": "`least` must be a number, got None",
 }
@@ -387,12 +392,16 @@ SCRIPT = """
 import json, sys, tempfile
 import jax, jax.numpy as jnp, numpy as np, optax, shrinx as sx
 
+class Table:  # As of pandas.
+    pass
+
 gd, sgd = sx.ProximalGD(0.1), optax.sgd(0.1)
 params = {"a": jnp.zeros(3), "b": jnp.zeros(3)}
 prior, data = sx.Prior.create(params), jnp.ones(3)
 task = sx.Task(jnp.ones((2, 3)), jnp.ones((2, 3)))
 parts = {"meta_gradient": sx.Predictive(sx.Unroll()), "solver": gd, "optimiser": sgd, "variance_optimiser": sgd}
 state = sx.maml(gd, num_steps=1, optimiser=sgd).init(prior)
+learner = sx.maml(gd, num_steps=1, optimiser=sgd)
 bank = sx.Bank.create(tempfile.mkdtemp(), prior, "a")
 loss_fn = lambda params, x: jnp.sum((params["a"] + params["b"] - x) ** 2)
 

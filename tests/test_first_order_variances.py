@@ -1,6 +1,6 @@
 """Which variances the gradients lead to, where tasks do not differ equally in all directions of a module.
 
-In direction i the loss has curvature h, tasks differ by a variance τ², and an estimate from N observations by 1 / (N h).
+In a direction of curvature h tasks differ by a variance τ², and an estimate from N observations by one of 1 / (N h).
 The expected query loss as a function of one σ² has a closed form, and is the least where the gradient's expectation
 is zero. All is quadratic, so that four tasks, one for each pair of signs, have the expectation exactly.
 """
@@ -71,9 +71,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("case", SPREAD)
 def test_implicit_gradients_lead_to_the_best_variance(case):
     implicit = sx.Implicit(sx.CG(max_steps=10))
-    np.testing.assert_allclose(
-        learned_log_variance(SPREAD[case], implicit), best_log_variance(SPREAD[case]), atol=0.01
-    )
+    np.testing.assert_allclose(learned_log_variance(SPREAD[case], implicit), best_log_variance(SPREAD[case]), atol=0.01)
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+import copy
 import os
 import pickle
 import subprocess
@@ -178,7 +179,7 @@ def test_root_leaves_are_modules_of_their_own():
             r"leaves \['b'\], the modules were made for \['a'\]",
         ),
         (lambda: sx.by_layer({"a": jnp.ones(2)}).check({"a": jnp.ones(3)}), ValueError, r"'a' has shape \(3,\)"),
-        (lambda: sx.by_leaf([jnp.ones(2)]).check((jnp.ones(2),)), ValueError, "in another container"),
+        (lambda: sx.by_leaf([jnp.ones(2)]).check((jnp.ones(2),)), ValueError, "in containers of another kind"),
     ],
 )
 def test_bad_partitions_say_what_is_wrong(make, error, message):
@@ -195,3 +196,21 @@ def test_partitions_are_equal_across_processes(tmp_path):
     theirs = pickle.loads(sent.stdout)
     assert (theirs == ours, hash(theirs) == hash(ours)) == (True, True)
     assert pickle.loads(pickle.dumps(ours)).sizes == (2, 3)
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda prior: pickle.loads(pickle.dumps(prior))])
+@pytest.mark.parametrize("packed", [False, True])
+def test_copies_of_an_equinox_prior_are_as_good(duplicate, packed):
+    params, apply = sx.from_equinox(eqx.nn.MLP(2, 1, 4, 2, key=jax.random.key(0)))
+    prior = sx.Prior.create(params, variance=0.5)
+    again, data = duplicate(prior), jnp.ones((3, 2))
+    assert again.modules == prior.modules
+
+    def loss_fn(params, x):
+        return jnp.mean((apply(params, x) - 1) ** 2)
+
+    if packed:
+        packing = sx.Packing(prior)
+        loss_fn, prior, again = packing.loss_fn(loss_fn), packing.pack_prior(prior), sx.Packing(again).pack_prior(again)
+    one, two = (sx.adapt(loss_fn, each, data, sx.ProximalGD(0.1), num_steps=3).losses for each in (prior, again))
+    np.testing.assert_array_equal(one, two)

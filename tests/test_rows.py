@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from learners import NAMES, make_learners
 
@@ -192,7 +193,7 @@ def test_what_cannot_be_stacked(tasks, options, message):
 @pytest.mark.parametrize(
     ("tasks", "message"),
     [
-        ([{"x": [1.0, 2.0]}], r"'x/0' of `tasks\[0\]` is no array: 1.0. Lists become one by `np.asarray`"),
+        ([{"x": [1.0, 2.0]}], r"'x/0' of `tasks\[0\]` is no array but a float; lists become one by `np.asarray`"),
         ([np.zeros(3), {"x": np.array(["a"])}], r"'x' of `tasks\[1\]` holds no numbers but <U1"),
         ([np.array([None])], r"holds no numbers but object"),
     ],
@@ -280,3 +281,43 @@ def test_trees_of_this_structure_need_not_hold_rows():
     counts = jax.vmap(lambda rows: rows.count, in_axes=(sx.Rows(0, 0),))(sx.Rows.stack([np.ones(3), np.ones(4)]))
     assert counts.tolist() == [3, 4]
     assert jax.eval_shape(lambda: sx.Rows(jnp.zeros(3), jnp.ones(3, bool))).weights.dtype == jnp.float32
+
+
+def mean_loss(params, batch):
+    """Of padding and the other part, too."""
+    return jnp.mean(row_losses(params, batch.data))
+
+
+@pytest.mark.parametrize("wrap", [lambda loss_fn: loss_fn, jax.jit, jax.checkpoint])
+@pytest.mark.parametrize("sample", [None, sx.RowSample(2)])
+def test_a_loss_that_takes_no_account_of_weights_is_refused(wrap, sample):
+    rows, solver = sx.Rows.stack(make_tasks()), sx.ProximalGD(0.01)
+    prior, key = make_prior(), jax.random.key(0)
+    tasks = sx.Task(*jax.vmap(sx.Rows.split)(rows, jax.random.split(key, len(SIZES))))
+    learner = sx.maml(solver, num_steps=2, optimiser=optax.sgd(0.1), sample=sample)
+    one, options = jax.tree.map(lambda leaf: leaf[0], tasks.support), {"num_steps": 2, "key": key, "sample": sample}
+
+    def calls(loss_fn):
+        yield "loss_fn", lambda: sx.adapt(loss_fn, prior, one, solver, **options)
+        yield "loss_fn", lambda: learner.update(loss_fn, learner.init(prior), tasks, key=key)
+        yield "metric_fn", lambda: sx.evaluate(padded_loss, prior, tasks, solver, metric_fn=loss_fn, **options)
+
+    for _, call in calls(wrap(padded_loss)):
+        call()
+    for what, call in calls(wrap(mean_loss)):
+        with pytest.raises(ValueError, match=f"`{what}` takes no account of the weights of its `Rows`"):
+            call()
+
+
+def test_rows_beside_other_data_may_be_weighted_by_hand():
+    rows = sx.Rows.stack(make_tasks())
+    task = {"rows": jax.tree.map(lambda leaf: leaf[1], rows), "scale": jnp.array(2.0)}
+
+    def loss_fn(params, batch):
+        weights = batch["rows"].weights
+        losses = jnp.where(weights > 0, row_losses(params, batch["rows"].data), 0)
+        return (
+            batch["scale"] * jax.lax.scan(lambda total, one: (total + one[0] * one[1], None), 0.0, (weights, losses))[0]
+        )
+
+    sx.adapt(loss_fn, make_prior(), task, sx.ProximalGD(0.01), num_steps=2)

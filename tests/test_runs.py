@@ -242,6 +242,23 @@ def test_ten_interruptions_change_no_bit(tmp_path):
     assert steps == [row["step"] for row in read_metrics(whole)]
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("interruptible")
+def test_two_processes_are_not_at_one_run(tmp_path):
+    env, folder = {**os.environ, "JAX_PLATFORMS": "cpu"}, tmp_path / "run"
+    endless = [*COMMAND, "--num-updates", "1000000", "--out", str(folder)]
+    first = subprocess.Popen(endless, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    while not read_metrics(folder) and first.poll() is None:
+        time.sleep(0.05)
+    second = subprocess.run([*endless, "--resume"], env=env, capture_output=True, text=True)
+    first.send_signal(signal.SIGINT)
+    first.communicate(timeout=60)
+    assert (first.returncode, second.returncode) == (130, 2)
+    assert f"Another process is at this run, in {folder}: wait for it or stop it." in second.stderr
+    steps = [row["step"] for row in read_metrics(folder)]
+    assert steps == sorted(set(steps))
+
+
 @pytest.mark.parametrize(
     ("curves", "said"),
     [({}, "with all"), ({"curves": {"steps": [0, 5]}}, "with all"), ({"curves": {"steps": [0]}}, "without adaptation")],

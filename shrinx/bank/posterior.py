@@ -21,7 +21,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, ArrayLike, Float
 
-from .._check import check_data, check_prior, check_scalar_loss, is_concrete
+from .._check import check_data, check_prior, is_concrete
+from .._loss import check_loss
 from .._modules import accumulation_dtype
 from .._prior import Prior
 from .._select import Selection, module_names
@@ -104,7 +105,7 @@ def laplace(
     check_prior(prior)
     check_data(data, "data")
     prior.modules.check(params)
-    check_scalar_loss(loss_fn, params, data)
+    check_loss(loss_fn, params, data)
     names = prior.modules.names if trainable is None else module_names(trainable)
     check_structure(structure, prior.restrict(names or ())[0], loss_scale)
     return _laplace(loss_fn, prior, params, names or (), data, structure, loss_scale)

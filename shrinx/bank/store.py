@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..runs.lock import locked
 from .delta import Delta
 from .errors import BankError, DamagedError
-from .lock import locked
 from .names import check_name, file_name, is_name, task_in
 from .pack import Pack, write_pack
 from .safetensors import TensorFile, write_tensors

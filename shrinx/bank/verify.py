@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..runs.lock import locked
 from .base import BASE, INDEX, Base, Index, read_index
 from .errors import BankError, DamagedError
-from .lock import locked
 from .names import file_name, is_file_of, task_in
 from .pack import Pack
 from .safetensors import TensorFile

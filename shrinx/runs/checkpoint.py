@@ -57,7 +57,7 @@ def _read(path: Path, like: Any) -> Any:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
     except Exception as error:  # zipfile, zlib and numpy raise a dozen different things for a broken file.
-        raise _Damaged(str(error) or type(error).__name__) from error
+        raise _Damaged("it is no file of arrays") from error
     digest = arrays.pop(_DIGEST, None)
     if digest is None or not np.array_equal(digest, digest_of(arrays)):
         raise _Damaged("its digest does not match")

@@ -12,6 +12,7 @@ from ..experiments import find_experiment
 from .distributed import folder_of_process, is_first, together
 from .errors import UserError
 from .folder import Request, RunFolder
+from .lock import alone
 from .trackers import check_tracker, open_tracker
 
 
@@ -31,6 +32,7 @@ def execute(
     with ExitStack() as stack:
         path = stack.enter_context(folder_of_process(path))
         folder = together(lambda: RunFolder.open(path, request, resume=resume))
+        stack.enter_context(alone(path))
         config = asdict(request.config)
         wanted = trackers if is_first() else ()
         opened = tuple(stack.enter_context(closing(open_tracker(name, path, config))) for name in wanted)

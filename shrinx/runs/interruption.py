@@ -49,6 +49,9 @@ def terminable() -> Iterator[None]:
     try:
         yield
         heed()
+    except KeyboardInterrupt:
+        _asked = False  # It has come through: whoever catches it need not hear of it again.
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
