@@ -19,6 +19,7 @@ from ._algorithms import sigma_reptile as sigma_reptile
 from ._averaging import Averaged as Averaged
 from ._backtracking import ProximalBacktracking as ProximalBacktracking
 from ._devices import spread as spread
+from ._diagonal import Diagonal as Diagonal
 from ._evaluate import ablate as ablate
 from ._evaluate import adaptation_curve as adaptation_curve
 from ._evaluate import evaluate as evaluate

@@ -12,11 +12,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
 from ._check import check_at_least, is_concrete
+from ._diagonal import Diagonal
 from ._linear import CG, LinearStats, ProductFn
 from ._prior import Prior
-from ._problem import Adapted, Problem
+from ._problem import Adapted, Problem, no_progress
 from ._tree import stop_gradient
 from ._types import Params
 
@@ -137,7 +139,7 @@ class Implicit(AbstractAdjoint):
 
     **Arguments:**
 
-    - `linear_solver`, a [`CG`][shrinx.CG].
+    - `linear_solver`, a [`CG`][shrinx.CG], or [`Diagonal`][shrinx.Diagonal] where adaptation by Adam is long.
     - `batches`: average the Hessian over so many mini-batches, one after the other. That of a single one is flat in
       most directions.
     - `variance_adjoint`: another adjoint for the variances. They feel it most if adaptation has not converged: the
@@ -154,14 +156,14 @@ class Implicit(AbstractAdjoint):
     Array([0.5], dtype=float32)
     """
 
-    linear_solver: CG = CG()
+    linear_solver: CG | Diagonal = CG()
     batches: int = eqx.field(default=1, static=True)
     variance_adjoint: Unroll | FirstOrder | None = None
 
     def __check_init__(self):
         check_at_least("batches", self.batches, 1)
-        if not isinstance(self.linear_solver, CG):
-            raise TypeError(f"`linear_solver` must be a `CG`, got {self.linear_solver!r}.")
+        if not isinstance(self.linear_solver, CG | Diagonal):
+            raise TypeError(f"`linear_solver` must be a `CG` or `Diagonal`, got {self.linear_solver!r}.")
         if self.variance_adjoint is not None:
             check_adjoint(self.variance_adjoint, "variance_adjoint")
 
@@ -176,20 +178,28 @@ class Implicit(AbstractAdjoint):
         still = Problem(**{**vars(problem), "prior": stop_gradient(prior), "loss_fn": loss_fn, "sample": sample})
         # Not stopped beyond the prior: a derivative with respect to data, or to what `loss_fn` closes over, would not
         # be computed, and the custom rule raises an error instead of taking it for zero.
-        adapted = still.run(still.prior)
-        return _with_params(stop_gradient(adapted), prior, _implicit_params(prior, still, adapted, self))
+        adapted = self._watched(still).run(still.prior)
+        params = _implicit_params(prior, still, adapted, self)
+        return _with_params(_unwatched(stop_gradient(adapted), problem), prior, params)
 
     def pullback(self, problem: Problem) -> tuple[Adapted, Pullback]:
         if self.variance_adjoint is None:
-            adapted = _without_gradient(problem)
-            return adapted, lambda cotangent: _solve(problem, adapted, cotangent, self)
-        adapted, other = self.variance_adjoint.pullback(problem)
+            adapted = _without_gradient(self._watched(problem))
+            return _unwatched(adapted, problem), lambda cotangent: _solve(problem, adapted, cotangent, self)
+        adapted, other = self.variance_adjoint.pullback(self._watched(problem))
 
         def pullback(cotangent: Params) -> tuple[Prior, LinearStats]:
             gradient, stats = _solve(problem, adapted, cotangent, self)
             return _with_variances_of(other(cotangent)[0], gradient), stats
 
-        return adapted, pullback
+        return _unwatched(adapted, problem), pullback
+
+    def _watched(self, problem: Problem) -> Problem:
+        """The same problem, whose result has the solver's state if that is needed."""
+        if not isinstance(self.linear_solver, Diagonal) or problem.progress is not None:
+            return problem
+        part = problem.prior if problem.trainable is None else problem.prior.restrict(problem.trainable)[0]
+        return Problem(**{**vars(problem), "progress": no_progress(stop_gradient(part), problem.solver)})
 
 
 def check_adjoint(adjoint: Any, name: str = "adjoint") -> None:
@@ -211,11 +221,32 @@ def _solve(problem: Problem, adapted: Adapted, cotangent: Params, implicit: Impl
     if problem.trainable is not None:
         prior = prior.freeze_all_but(problem.trainable)
     hessian = _fresh_hessian(problem, adapted.params, implicit.batches)
-    mean, stats = implicit.linear_solver.solve(hessian, cotangent, prior)
+    if isinstance(implicit.linear_solver, Diagonal):
+        squares, key = _squared_gradients(problem, adapted)
+        mean, stats = implicit.linear_solver.solve(hessian, cotangent, prior, squares=squares, key=key)
+    else:
+        mean, stats = implicit.linear_solver.solve(hessian, cotangent, prior)
     dtype = prior.log_variance.dtype
     products = jax.tree.map(lambda a, b: a.astype(dtype) * b.astype(dtype), mean, adapted.displacement)
     rates = jax.tree.map(jnp.zeros_like, prior.rates)
     return Prior(mean=mean, log_variance=prior.modules.sum(products), modules=prior.modules, rates=rates), stats
+
+
+def _unwatched(adapted: Adapted, problem: Problem) -> Adapted:
+    return adapted if problem.progress is not None else Adapted(**{**vars(adapted), "progress": None})
+
+
+def _squared_gradients(problem: Problem, adapted: Adapted) -> tuple[Params, PRNGKeyArray]:
+    if problem.sample is None or problem.key is None:
+        raise ValueError("`Diagonal` looks at the gradients of mini-batches: it needs a `sample`.")
+    assert adapted.progress is not None
+    squares = problem.solver.squared_gradients(adapted.progress.solver)
+    if squares is None:
+        kind = type(problem.solver).__name__
+        raise ValueError(f"`Diagonal` needs a solver that keeps squared gradients, `ProximalAdam`, not `{kind}`.")
+    if problem.trainable is not None:
+        squares = problem.prior.restrict(problem.trainable)[1].merge(squares, problem.prior.zeros())
+    return squares, jax.random.fold_in(problem.key, problem.num_steps)
 
 
 def _fresh_hessian(problem: Problem, params: Params, batches: int) -> ProductFn:

@@ -80,6 +80,9 @@ class Averaged(AbstractSolver[_AveragedState]):
     def resume(self, state: _AveragedState, prior: Prior) -> _AveragedState:
         return state._replace(solver=self.solver.resume(state.solver, prior))
 
+    def squared_gradients(self, state: _AveragedState) -> Params | None:
+        return self.solver.squared_gradients(state.solver)
+
     def solution(self, displacement: Params, state: _AveragedState) -> Params:
         return jax.tree.map(lambda a, d: a.astype(d.dtype), state.average, displacement)
 

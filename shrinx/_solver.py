@@ -92,6 +92,11 @@ class AbstractSolver(eqx.Module, Generic[State]):
         del prior
         return state
 
+    def squared_gradients(self, state: State) -> Params | None:
+        """An average of the squared gradients of the loss, if it keeps one: `None`, unless it is overridden."""
+        del state
+        return None
+
     def solution(self, displacement: Params, state: State) -> Params:
         """The answer after a step that led to `displacement` and `state`: the displacement, unless it is overridden."""
         del state
@@ -226,6 +231,11 @@ class ProximalAdam(AbstractSolver[_AdamState]):
         )
         info = StepInfo.of(prior, displacement, loss, gradient)
         return prior.shrink(moved, steps), _AdamState(num_steps=count, first=first, second=second), info
+
+    def squared_gradients(self, state: _AdamState) -> Params:
+        # Before the first step there are none.
+        count = jnp.maximum(state.num_steps, 1)
+        return jax.tree.map(lambda v: v / (1 - self.b2 ** count.astype(v.dtype)), state.second)
 
 
 def _rate_at(learning_rate: Any, count: Int[Array, ""]) -> Any:

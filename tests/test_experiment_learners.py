@@ -16,6 +16,8 @@ SIGMA_REPTILE = LearnerConfig(algorithm="sigma-reptile")
     [
         ({}, sx.Implicit(sx.CG(max_steps=5))),
         ({"cg_steps": 2, "damping": 0.5}, sx.Implicit(sx.CG(max_steps=2, damping=0.5))),
+        ({"cg_steps": 2, "hessian_batches": 3}, sx.Implicit(sx.CG(max_steps=2), batches=3)),
+        ({"diagonal": True, "solver": "adam", "hessian_batches": 3}, sx.Implicit(sx.Diagonal(), batches=3)),
         ({"cg_steps": 0}, sx.FirstOrder()),
         ({"last_steps": 10}, sx.Unroll(last=10, mixed=True)),
         ({"last_steps": 10, "cg_steps": 0}, sx.Unroll(last=10, mixed=True)),
@@ -37,3 +39,9 @@ def test_implicit_methods_need_a_linear_solve(algorithm):
 def test_averaging_in_training_that_would_not_do_what_it_says(changes, said):
     with pytest.raises(UserError, match=said):
         make_learner(replace(SIGMA_REPTILE, average_training=True, **changes))
+
+
+@pytest.mark.parametrize("changes", [{}, {"solver": "adam", "last_steps": 5}, {"solver": "adam", "algorithm": "imaml"}])
+def test_the_diagonal_is_what_adam_knows(changes):
+    with pytest.raises(UserError, match="--diagonal is for sigma-reptile with --solver adam and --last-steps 0"):
+        make_learner(replace(SIGMA_REPTILE, diagonal=True, **changes))

@@ -10,6 +10,7 @@ from .._adjoint import FirstOrder, Implicit, Unroll
 from .._algorithms import fomaml, imaml, maml, meta_sgd, reptile, sigma_imaml, sigma_maml, sigma_reptile
 from .._averaging import Averaged
 from .._backtracking import ProximalBacktracking
+from .._diagonal import Diagonal
 from .._learner import Learner
 from .._linear import CG
 from .._solver import AbstractSolver, ProximalAdam, ProximalGD
@@ -68,6 +69,10 @@ class LearnerConfig:
     """Power iterations a step for a curvature-safe step size (gd only; 0 is off)."""
     cg_steps: int = 5
     """Conjugate-gradient steps of the implicit gradient; 0 leaves the Hessian out (σ-Reptile)."""
+    diagonal: bool = False
+    """σ-Reptile: solve by the Hessian's diagonal, which --solver adam knows, instead of by conjugate gradients."""
+    hessian_batches: int = 1
+    """Mini-batches that the Hessian of the implicit gradient is averaged over."""
     damping: float = 0.0
     """Damping of the implicit gradient."""
     last_steps: int = 0
@@ -106,6 +111,8 @@ def make_learner(
             "--average-training goes with --last-steps 0: the last steps are a part of the average only, and their "
             "derivative is no derivative of it."
         )
+    if config.diagonal and (config.algorithm != "sigma-reptile" or config.solver != "adam" or config.last_steps):
+        raise UserError("--diagonal is for sigma-reptile with --solver adam and --last-steps 0.")
     if not 0 < config.settle <= 1:
         raise UserError(f"`settle` is a share of the updates, above 0 and at most 1; got {config.settle:g}.")
     mean_rate = _schedule(config, config.mean_rate, config.num_updates)
@@ -133,8 +140,7 @@ def make_learner(
         case "sigma-imaml":
             return sigma_imaml(solver, linear_solver=_cg(config), variance_adjoint=unroll, **common, **learned)
         case "sigma-reptile":
-            variance_adjoint = unroll or (Implicit(_cg(config)) if config.cg_steps else FirstOrder())
-            return sigma_reptile(solver, variance_adjoint=variance_adjoint, **common, **learned)
+            return sigma_reptile(solver, variance_adjoint=unroll or _variance_adjoint(config), **common, **learned)
         case "maml":
             return maml(solver, **common)
         case "fomaml":
@@ -156,6 +162,12 @@ def _schedule(config: LearnerConfig, peak: Any, num_updates: int) -> Any:
     linear = optax.linear_schedule(peak, 0.0, falling, transition_begin=num_updates - falling)
     exponential = optax.exponential_decay(1.0, num_updates, 1 / config.fall)
     return lambda count: jnp.where(count < num_updates, linear(count) * exponential(count), 0.0)
+
+
+def _variance_adjoint(config: LearnerConfig) -> Implicit | FirstOrder:
+    if config.diagonal:
+        return Implicit(Diagonal(config.damping), batches=config.hessian_batches)
+    return Implicit(_cg(config), batches=config.hessian_batches) if config.cg_steps else FirstOrder()
 
 
 def _cg(config: LearnerConfig) -> CG:
