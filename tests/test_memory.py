@@ -10,11 +10,14 @@ from problems import conv_net, conv_net_loss, image_tasks
 import shrinx as sx
 
 
-def bytes_of(adjoint, num_steps, meta_gradient=sx.Predictive):
-    learner = sx.Learner(meta_gradient(adjoint), sx.ProximalGD(0.1), num_steps=num_steps, optimiser=optax.sgd(0.1))
+def bytes_of(adjoint, num_steps, meta_gradient=sx.Predictive, **options):
+    learner = sx.Learner(
+        meta_gradient(adjoint), sx.ProximalGD(0.1), num_steps=num_steps, optimiser=optax.sgd(0.1), **options
+    )
     prior = sx.Prior.create(conv_net(jax.random.key(0)), variance=0.1)
     tasks = image_tasks(jax.random.key(1), 2)
-    compiled = jax.jit(lambda p, t: learner.gradient(conv_net_loss, p, t)[0]).lower(prior, tasks).compile()
+    compiled = jax.jit(lambda p, t, k: learner.gradient(conv_net_loss, p, t, key=k)[0])
+    compiled = compiled.lower(prior, tasks, jax.random.key(2)).compile()
     return compiled.memory_analysis().temp_size_in_bytes
 
 
@@ -24,6 +27,14 @@ def test_implicit_gradients_are_flat_in_the_horizon(meta_gradient, record_proper
     record_property("bytes at 100 and 10,000 steps", (short, long))
     # Each task and step has one loss and one gradient norm to report; 2 tasks x 2 numbers x 4 bytes, kept twice.
     assert long - short < 10_000 * 40
+
+
+def test_a_hessian_of_many_batches_takes_the_memory_of_a_few(record_property):
+    """But for the batches themselves, twice: each is the whole task here."""
+    few, many = (bytes_of(sx.Implicit(batches=count), 5, sample=lambda key, data: data) for count in (2, 32))
+    record_property("bytes with 2 and 32 batches", (few, many))
+    own = sum(leaf.nbytes for leaf in jax.tree.leaves(image_tasks(jax.random.key(1), 2).support))
+    assert many - few < 2.5 * 30 * own
 
 
 def test_checkpointing_needs_a_tenth_of_the_memory_at_1000_steps(record_property):
