@@ -1,6 +1,7 @@
 import gc
 import importlib.util
 import os
+import signal
 from pathlib import Path
 
 import jax
@@ -52,6 +53,14 @@ def relaxed():
     yield
     jax.config.update("jax_numpy_dtype_promotion", before[0])
     jax.config.update("jax_numpy_rank_promotion", before[1])
+
+
+@pytest.fixture
+def interruptible():
+    """Processes heed Ctrl-C, which those of a shell's background jobs are started to ignore."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

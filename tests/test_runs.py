@@ -201,14 +201,6 @@ COMMAND = [sys.executable, "-m", "shrinx", "run", "sinusoid", "--algorithm", "si
 COMMAND += ["--num-updates", "16000", "--seeds", "2"]
 
 
-@pytest.fixture
-def interruptible():
-    """Processes heed Ctrl-C, which those of a shell's background jobs are started to ignore."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("interruptible")
 def test_ten_interruptions_change_no_bit(tmp_path):
@@ -378,7 +370,7 @@ def test_trials_of_other_settings_are_not_compared(tmp_path, capsys):
     assert main([*command, "--hidden", "4", "--seed", "1", "--mean-rate", "1e-4"]) == 0
     for other in (["--hidden", "3"], ["--hidden", "4", "--settle", "0.5"]):
         assert main([*command, *other]) == 2
-        assert "has trials with other settings (" in capsys.readouterr().err
+        assert "was begun with other settings (" in capsys.readouterr().err
     assert main(["tune", "sinusoid", "--storage", storage, "--trials", "0"]) == 0
     assert "Best of 2" in capsys.readouterr().out
 

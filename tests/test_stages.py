@@ -83,6 +83,7 @@ def test_termination_is_an_interruption_and_no_longer_than_training(tmp_path, mo
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interruption_that_a_callback_swallows_is_heeded(tmp_path):
     for number in (signal.SIGTERM, signal.SIGINT):
 
@@ -101,6 +102,7 @@ def test_an_interruption_that_a_callback_swallows_is_heeded(tmp_path):
         stages.train_in_chunks(folder, np.ones(()), advance, num_steps=NUM_STEPS, chunk=CHUNK)
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_nested_loops_lose_no_interruption(number):
     before = signal.getsignal(number)
