@@ -31,9 +31,9 @@ from shrinx.tasks.speech import draw_strings, recordings_of, tasks_of
 
 WAYS = {
     "first order": sx.FirstOrder(),
-    "diagonal": sx.Implicit(sx.Diagonal(), batches=4),
-    "1 CG step": sx.Implicit(sx.CG(max_steps=1), batches=4),
-    "10 CG steps": sx.Implicit(sx.CG(max_steps=10), batches=4),
+    "diagonal": sx.Implicit(sx.Diagonal(), batches=8),
+    "10 CG steps": sx.Implicit(sx.CG(max_steps=10), batches=8),
+    "30 CG steps": sx.Implicit(sx.CG(max_steps=30), batches=8),
 }
 WIDTH = 0.7
 QUERY_STRINGS = 48

@@ -100,7 +100,7 @@ class FirstOrder(AbstractAdjoint):
 
     Variances it leads to are the best ones only where tasks differ equally in all directions of a module. Steep
     directions, in which the data decide whatever the variance is, count in full here, and not at all in `Implicit`:
-    where tasks share these, as they do once the mean is trained, variances end too small.
+    where tasks share these, as speakers do, variances end too small.
 
     >>> import jax, jax.numpy as jnp, shrinx as sx
     >>> loss_fn = lambda theta, x: 0.5 * jnp.sum((theta - x) ** 2)
@@ -233,6 +233,7 @@ def _solve(problem: Problem, adapted: Adapted, cotangent: Params, implicit: Impl
 
 
 def _unwatched(adapted: Adapted, problem: Problem) -> Adapted:
+    """Without a state that nobody asked for: it would be carried out of compiled programs."""
     return adapted if problem.progress is not None else Adapted(**{**vars(adapted), "progress": None})
 
 

@@ -45,3 +45,9 @@ def test_averaging_in_training_that_would_not_do_what_it_says(changes, said):
 def test_the_diagonal_is_what_adam_knows(changes):
     with pytest.raises(UserError, match="--diagonal is for sigma-reptile with --solver adam and --last-steps 0"):
         make_learner(replace(SIGMA_REPTILE, diagonal=True, **changes))
+
+
+@pytest.mark.parametrize("changes", [{"cg_steps": 0}, {"last_steps": 5}, {"algorithm": "imaml"}, {"algorithm": "maml"}])
+def test_batches_of_a_hessian_that_nobody_takes(changes):
+    with pytest.raises(UserError, match="--hessian-batches is for the implicit gradient of sigma-reptile"):
+        make_learner(replace(SIGMA_REPTILE, hessian_batches=4, **changes))

@@ -72,7 +72,7 @@ class LearnerConfig:
     diagonal: bool = False
     """σ-Reptile: solve by the Hessian's diagonal, which --solver adam knows, instead of by conjugate gradients."""
     hessian_batches: int = 1
-    """Mini-batches that the Hessian of the implicit gradient is averaged over."""
+    """σ-Reptile: mini-batches that the Hessian of the implicit gradient is averaged over."""
     damping: float = 0.0
     """Damping of the implicit gradient."""
     last_steps: int = 0
@@ -113,6 +113,9 @@ def make_learner(
         )
     if config.diagonal and (config.algorithm != "sigma-reptile" or config.solver != "adam" or config.last_steps):
         raise UserError("--diagonal is for sigma-reptile with --solver adam and --last-steps 0.")
+    implicit = config.algorithm == "sigma-reptile" and not config.last_steps and (config.diagonal or config.cg_steps)
+    if config.hessian_batches > 1 and not implicit:
+        raise UserError("--hessian-batches is for the implicit gradient of sigma-reptile: --diagonal, or --cg-steps.")
     if not 0 < config.settle <= 1:
         raise UserError(f"`settle` is a share of the updates, above 0 and at most 1; got {config.settle:g}.")
     mean_rate = _schedule(config, config.mean_rate, config.num_updates)
